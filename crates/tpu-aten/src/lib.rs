@@ -1,0 +1,1 @@
+//! The op table: one OpDef per functional ATen overload.

@@ -1,0 +1,1 @@
+//! Dtypes, shapes, scalars and error kinds shared by every crate.

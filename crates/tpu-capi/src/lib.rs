@@ -1,0 +1,1 @@
+//! The C ABI between the PyTorch shim and the runtime.

@@ -1,0 +1,1 @@
+//! The deferred graph: storage versions, views, segments, plan keys.

@@ -1,0 +1,1 @@
+//! Safe PJRT: plugin, client, buffer, executable, event, topology.

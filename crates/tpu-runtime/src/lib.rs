@@ -1,0 +1,1 @@
+//! Joins graph and PJRT: executor, plan cache, transfers, accounting.

@@ -1,0 +1,1 @@
+//! Test support: null PJRT plugin, fault injection.

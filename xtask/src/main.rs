@@ -1,0 +1,2 @@
+//! Project rules as programs.
+fn main() {}
