@@ -219,7 +219,11 @@ impl DType {
             (Category::Bool, _) => b,
             (_, Category::Bool) => a,
             (Category::Complex, _) | (_, Category::Complex) => {
-                if a == C128 || b == C128 || a == F64 || b == F64 { C128 } else { C64 }
+                if a == C128 || b == C128 || a == F64 || b == F64 {
+                    C128
+                } else {
+                    C64
+                }
             }
             (Category::Float, Category::Int) => a,
             (Category::Int, Category::Float) => b,

@@ -1,0 +1,124 @@
+//! The data: types, attributes, operations, functions.
+
+use std::fmt;
+use tpu_base::DType;
+
+/// A ranked tensor type.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Type {
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes, outermost first.
+    pub dims: Vec<i64>,
+}
+
+impl Type {
+    /// A tensor of `dims`.
+    pub fn new(dtype: DType, dims: impl Into<Vec<i64>>) -> Type {
+        Type { dtype, dims: dims.into() }
+    }
+
+    /// A 0-d tensor.
+    pub fn scalar(dtype: DType) -> Type {
+        Type { dtype, dims: vec![] }
+    }
+
+    /// Number of elements.
+    pub fn numel(&self) -> i64 {
+        self.dims.iter().product()
+    }
+}
+
+/// Names a value inside one module.
+pub type ValueId = u32;
+
+/// An attribute of an operation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Attr {
+    /// `array<i64: …>`
+    Ints(Vec<i64>),
+    /// `array<i1: …>`
+    Bools(Vec<bool>),
+    /// `n : i64`
+    Int(i64),
+    /// `n : i32`
+    Int32(i32),
+    /// `true` / `false`
+    Bool(bool),
+    /// A quoted string.
+    Str(String),
+    /// `dense<…> : tensor<RxCxi64>`, row-major (padding).
+    Matrix(usize, usize, Vec<i64>),
+    /// A constant's elements, little-endian, dense or one splat element.
+    Elements(Type, Vec<u8>),
+    /// Dialect syntax given as is (`#stablehlo<…>`, arrays of attributes).
+    Raw(String),
+}
+
+/// One operation in generic form.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Op {
+    /// Full name, e.g. `stablehlo.add`.
+    pub name: &'static str,
+    /// Operands.
+    pub operands: Vec<ValueId>,
+    /// Results.
+    pub results: Vec<ValueId>,
+    /// Attributes in writing order.
+    pub attrs: Vec<(&'static str, Attr)>,
+    /// Regions.
+    pub regions: Vec<Block>,
+}
+
+/// A region of one block.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Block {
+    /// Block arguments.
+    pub args: Vec<ValueId>,
+    /// Operations in order; the terminator is last.
+    pub ops: Vec<Op>,
+}
+
+/// A function.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Func {
+    /// Symbol name.
+    pub name: String,
+    /// The body; its block arguments are the parameters.
+    pub body: Block,
+    /// Result types.
+    pub results: Vec<Type>,
+    /// For each parameter, the result whose buffer it may become (donation), if any.
+    pub aliases: Vec<Option<usize>>,
+}
+
+/// A module with its value types.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Module {
+    /// Symbol name.
+    pub name: String,
+    /// `main`.
+    pub main: Func,
+    /// Type of each [`ValueId`].
+    pub types: Vec<Type>,
+}
+
+/// The first mistake made while building.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{op}: {what}")]
+pub struct Error {
+    /// The operation.
+    pub op: &'static str,
+    /// What was expected and what came.
+    pub what: String,
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("tensor<")?;
+        for d in &self.dims {
+            write!(f, "{d}x")?;
+        }
+        write!(f, "{}>", self.dtype.mlir())
+    }
+}
