@@ -1,0 +1,169 @@
+//! What one op definition holds, and the archetypes that make an elementwise op one line.
+
+use crate::cx::Cx;
+use tpu_base::{DType, Scalar};
+use tpu_hlo::V;
+
+/// How an op becomes StableHLO.
+#[derive(Clone, Copy)]
+pub enum Lower {
+    /// Elementwise over `self`, computed in the result's opmath dtype (float32 for halves).
+    Unary(for<'b> fn(V<'b>) -> V<'b>),
+    /// Elementwise over `self`, computed in `self`'s own dtype.
+    UnarySame(for<'b> fn(V<'b>) -> V<'b>),
+    /// Elementwise over the first two arguments (tensors or numbers), promoted to the result's opmath dtype.
+    Binary(for<'b> fn(V<'b>, V<'b>) -> V<'b>),
+    /// Elementwise over the first two arguments at their common dtype, result bool.
+    Compare(for<'b> fn(V<'b>, V<'b>) -> V<'b>),
+    /// One result.
+    One(for<'a, 'b> fn(&'a Cx<'b>) -> V<'b>),
+    /// Several results, all present.
+    Many(for<'a, 'b> fn(&'a Cx<'b>) -> Vec<V<'b>>),
+    /// Several results, of which some may be absent (output masks).
+    Maybe(for<'a, 'b> fn(&'a Cx<'b>) -> Vec<Option<V<'b>>>),
+}
+
+/// Why a signature can't be lowered (it then runs on the CPU).
+pub type Refusal = &'static str;
+
+/// One functional overload. Build with the archetypes below and the `with_*` methods, all const.
+#[derive(Clone, Copy)]
+pub struct OpDef {
+    /// Exact upstream schema.
+    pub schema: &'static str,
+    /// The lowering.
+    pub lower: Lower,
+    /// `Scalar` arguments whose value the lowering must know (others become operands unless they hold their default).
+    pub consts: &'static [&'static str],
+    /// `float` arguments that become operands nonetheless (learning rates).
+    pub operands: &'static [&'static str],
+    /// Tensor arguments that the op updates though the schema's results don't say so; their new values follow the results.
+    pub updates: &'static [&'static str],
+    /// Consumes generator state.
+    pub random: bool,
+    /// Says no to signatures it can't lower.
+    pub refuse: Option<fn(&Sig<'_>) -> Option<Refusal>>,
+    /// Calls to test with: see docs/adding-an-op.md.
+    pub examples: &'static [&'static str],
+}
+
+impl OpDef {
+    /// A definition with this lowering and nothing else.
+    pub const fn new(schema: &'static str, lower: Lower) -> OpDef {
+        OpDef { schema, lower, consts: &[], operands: &[], updates: &[], random: false, refuse: None, examples: &[] }
+    }
+    /// These `Scalar` arguments are compile-time constants.
+    pub const fn consts(mut self, names: &'static [&'static str]) -> OpDef {
+        self.consts = names;
+        self
+    }
+    /// These `float` arguments are operands.
+    pub const fn operands(mut self, names: &'static [&'static str]) -> OpDef {
+        self.operands = names;
+        self
+    }
+    /// These tensor arguments get new values, which follow the results.
+    pub const fn updates(mut self, names: &'static [&'static str]) -> OpDef {
+        self.updates = names;
+        self
+    }
+    /// Consumes generator state.
+    pub const fn random(mut self) -> OpDef {
+        self.random = true;
+        self
+    }
+    /// Says no to some signatures.
+    pub const fn refuse(mut self, f: fn(&Sig<'_>) -> Option<Refusal>) -> OpDef {
+        self.refuse = Some(f);
+        self
+    }
+    /// Example calls.
+    pub const fn eg(mut self, examples: &'static [&'static str]) -> OpDef {
+        self.examples = examples;
+        self
+    }
+}
+
+/// Elementwise in opmath of the result's dtype: `exp`, `sigmoid`, …
+pub const fn unary(schema: &'static str, f: for<'b> fn(V<'b>) -> V<'b>) -> OpDef {
+    OpDef::new(schema, Lower::Unary(f)).eg(&["f32[2,3]+"])
+}
+/// Elementwise in `self`'s own dtype: `neg`, `floor`, …
+pub const fn unary_same(schema: &'static str, f: for<'b> fn(V<'b>) -> V<'b>) -> OpDef {
+    OpDef::new(schema, Lower::UnarySame(f)).eg(&["f32[2,3]"])
+}
+/// Elementwise over two arguments in opmath of the result's dtype.
+pub const fn binary(schema: &'static str, f: for<'b> fn(V<'b>, V<'b>) -> V<'b>) -> OpDef {
+    OpDef::new(schema, Lower::Binary(f)).eg(&["f32[2,3]+ f32[3]+"])
+}
+/// Elementwise comparison of two arguments.
+pub const fn compare(schema: &'static str, f: for<'b> fn(V<'b>, V<'b>) -> V<'b>) -> OpDef {
+    OpDef::new(schema, Lower::Compare(f)).eg(&["f32[2,3] f32[3]"])
+}
+/// Any lowering with one result.
+pub const fn one(schema: &'static str, f: for<'a, 'b> fn(&'a Cx<'b>) -> V<'b>) -> OpDef {
+    OpDef::new(schema, Lower::One(f))
+}
+/// Any lowering with several results.
+pub const fn many(schema: &'static str, f: for<'a, 'b> fn(&'a Cx<'b>) -> Vec<V<'b>>) -> OpDef {
+    OpDef::new(schema, Lower::Many(f))
+}
+/// Any lowering with results that may be absent.
+pub const fn maybe(schema: &'static str, f: for<'a, 'b> fn(&'a Cx<'b>) -> Vec<Option<V<'b>>>) -> OpDef {
+    OpDef::new(schema, Lower::Maybe(f))
+}
+
+/// One argument as far as a signature knows it (no values of tensors).
+#[derive(Clone, Debug, PartialEq)]
+pub enum SigArg {
+    /// Not given.
+    None,
+    /// A tensor: dtype and sizes; `host` for a 0-d CPU tensor.
+    Tensor {
+        /// Element type.
+        dtype: DType,
+        /// Sizes.
+        dims: Vec<i64>,
+        /// A 0-d CPU tensor or wrapped number.
+        host: bool,
+    },
+    /// A list of tensors.
+    Tensors(Vec<SigArg>),
+    /// A number.
+    Scalar(Scalar),
+    /// Several numbers.
+    Scalars(Vec<Scalar>),
+    /// An integer.
+    Int(i64),
+    /// Integers.
+    Ints(Vec<i64>),
+    /// A bool.
+    Bool(bool),
+    /// A float.
+    Float(f64),
+    /// Floats.
+    Floats(Vec<f64>),
+    /// A string.
+    Str(String),
+    /// A device or a generator.
+    Other,
+}
+
+/// A call's arguments by name, for [`OpDef::refuse`].
+pub struct Sig<'a> {
+    /// The schema.
+    pub schema: &'a crate::Schema,
+    /// Arguments in order.
+    pub args: &'a [SigArg],
+}
+
+impl Sig<'_> {
+    /// The argument called `name`.
+    pub fn arg(&self, name: &str) -> &SigArg {
+        self.schema.index(name).and_then(|i| self.args.get(i)).unwrap_or(&SigArg::None)
+    }
+    /// The dtype of tensor argument `name`.
+    pub fn dtype(&self, name: &str) -> Option<DType> {
+        if let SigArg::Tensor { dtype, .. } = self.arg(name) { Some(*dtype) } else { None }
+    }
+}
