@@ -1,4 +1,4 @@
-"""Host time per call on the device beside torch's CPU eager: small shapes, so that the path is measured, not arithmetic.
+"""Host time per call on the device beside torch's CPU eager. Shapes are small: the path is measured, not arithmetic.
 
     python benches/host.py [--mode strict|fused|debug]
 

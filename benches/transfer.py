@@ -37,7 +37,7 @@ def main() -> None:
         plain = gib_per_s(lambda host=host, target=target: target.copy_(host), size)
         there = gib_per_s(upload, size)
         back = gib_per_s(lambda device=device, target=target: target.copy_(device), size)
-        goal = GOAL if mib == max(SIZES_MIB) else None
+        goal = {"unit": "× memcpy", "goal": GOAL if mib == max(SIZES_MIB) else None, "at_least": True}
         rows += [
             {"name": f"memcpy, {mib} MiB", "value": plain, "unit": "GiB/s"},
             {
@@ -47,7 +47,7 @@ def main() -> None:
                 "goal": goal,
                 "at_least": 1,
             },
-            {"name": f"to the host, {mib} MiB", "value": back / plain, "unit": "× memcpy", "goal": goal, "at_least": 1},
+            {"name": f"to the host, {mib} MiB", "value": back / plain, **goal},
         ]
     print(json.dumps({"rows": rows}))
 
