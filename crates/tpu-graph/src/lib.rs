@@ -1,1 +1,24 @@
 //! The deferred graph: storage versions, views, segments, plan keys.
+//!
+//! A call is *seen* ([`see`]: identity, operands, host values), *defined* the first time ([`define`]), *pushed* onto the
+//! open [`Segment`], and *cut* from it together with its neighbours; [`lower`] turns a cut into a StableHLO program. No IO,
+//! no threads, no device: what the runtime keeps with a value is the type parameter `P`.
+#![forbid(unsafe_code)]
+
+mod define;
+pub mod geometry;
+mod interpret;
+mod key;
+mod lower;
+mod segment;
+mod sig;
+mod value;
+
+pub use define::{MetaOut, define};
+pub use lower::{Param, Program, lower};
+pub use segment::{Cut, Node, Operand, Segment};
+pub use sig::{
+    ArgSpec, CallArg, Form, HostValue, HostValues, Operands, OutSpec, ScalarRule, Seen, Sig, Target, TensorArg,
+    TensorSpec, Way, see,
+};
+pub use value::{Place, Storage, Value, hash_base};

@@ -87,6 +87,11 @@ impl Builder {
         self.inner.borrow_mut().blocks.pop().unwrap_or_default()
     }
 
+    /// The handle of a value made earlier.
+    pub fn handle(&self, id: ValueId) -> V<'_> {
+        V { b: self, id }
+    }
+
     /// Keeps the first mistake.
     pub fn fail(&self, op: &'static str, what: impl Into<String>) {
         let mut s = self.inner.borrow_mut();

@@ -5,7 +5,7 @@ use crate::ir::{Attr, Type};
 use tpu_base::{DType, Scalar};
 
 /// One element's little-endian bytes; floats round to nearest even.
-pub(crate) fn element_bytes(dtype: DType, s: Scalar) -> Vec<u8> {
+pub fn element_bytes(dtype: DType, s: Scalar) -> Vec<u8> {
     use DType::*;
     let (re, im) = (s.as_f64(), s.imag());
     match dtype {

@@ -17,7 +17,7 @@ mod shape;
 mod text;
 
 pub use build::{Builder, V};
-pub use constant::Lit;
+pub use constant::{Lit, element_bytes};
 pub use index::{GatherDims, ScatterDims};
 pub use ir::{Attr, Block, Error, Func, Module, Op, Type, ValueId};
 pub use linalg::{Conv, DotDims, Precision};

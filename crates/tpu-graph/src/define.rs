@@ -1,0 +1,187 @@
+//! Learning a signature: what Meta said about a call becomes its [`Sig`].
+
+use crate::geometry::{Base, Dims, View, base_for};
+use crate::lower::lower_node_alone;
+use crate::sig::{ArgSpec, CallArg, Form, OutSpec, Sig, Target, TensorArg, TensorSpec, Way};
+use crate::value::hash_base;
+use std::sync::Arc;
+use tpu_aten::{Settings, Sig as AtenSig, SigArg};
+use tpu_base::{DType, Scalar};
+
+/// One result as Meta gave it.
+#[derive(Clone, Debug)]
+pub struct MetaOut {
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes.
+    pub sizes: Dims,
+    /// Strides.
+    pub strides: Dims,
+}
+
+struct Specs {
+    operands: usize,
+    hosts: usize,
+}
+
+/// The signature of `args` under `form`, whose results Meta gave as `metas` (`None`: absent).
+///
+/// A call that can't be lowered still gets a signature: its way is the CPU, with the reason.
+pub fn define<P>(
+    id: u128,
+    form: &Arc<Form>,
+    settings: Settings,
+    args: &[CallArg<'_, P>],
+    metas: &[Option<MetaOut>],
+    site: &str,
+) -> Sig {
+    let mut n = Specs { operands: 0, hosts: 0 };
+    let specs: Vec<ArgSpec> = args.iter().enumerate().map(|(i, a)| n.arg(form, i, a)).collect();
+    let mut sig = Sig {
+        id,
+        form: form.clone(),
+        settings,
+        args: specs,
+        outs: vec![],
+        way: Way::Native,
+        site: site.to_owned(),
+        rng_increment: 0,
+    };
+    let declared = form.writes.len() - form.entry.def.updates.len();
+    let results = form.entry.schema.results.unwrap_or(metas.len());
+    for k in 0..results {
+        let write = if k < declared { form.writes[k] } else { None };
+        sig.outs.push(out_spec(&sig.args, metas.get(k).and_then(Option::as_ref), write));
+    }
+    for write in &form.writes[declared..] {
+        let meta = write.and_then(|i| match &sig.args[i] {
+            ArgSpec::Tensor(t) => Some(MetaOut {
+                dtype: t.view.dtype,
+                sizes: t.view.sizes.clone(),
+                strides: t.view.strides.clone(),
+            }),
+            _ => None,
+        });
+        sig.outs.push(out_spec(&sig.args, meta.as_ref(), *write));
+    }
+    if form.entry.def.random {
+        let n: i64 = sig.outs.iter().map(|o| o.sizes.iter().product::<i64>()).max().unwrap_or(0);
+        sig.rng_increment = (n as u64).div_ceil(4) * 4;
+    }
+    if let Err(reason) = lowerable(&sig) {
+        sig.way = Way::Fallback(reason);
+    }
+    sig
+}
+
+fn lowerable(sig: &Sig) -> Result<(), String> {
+    let def = sig.form.entry.def;
+    let schema = &sig.form.entry.schema;
+    if let Some(refuse) = def.refuse {
+        let args: Vec<SigArg> = sig.args.iter().map(sig_arg).collect();
+        if let Some(reason) = refuse(&AtenSig { schema, args: &args }) {
+            return Err(reason.to_owned());
+        }
+    }
+    lower_node_alone(sig).map_err(|e| e.to_string())
+}
+
+fn sig_arg(a: &ArgSpec) -> SigArg {
+    match a {
+        ArgSpec::None => SigArg::None,
+        ArgSpec::Tensor(t) => SigArg::Tensor { dtype: t.view.dtype, dims: t.view.sizes.to_vec(), host: false },
+        ArgSpec::Host { dtype, .. } => SigArg::Tensor { dtype: *dtype, dims: vec![], host: true },
+        ArgSpec::Rng { .. } => SigArg::Other,
+        ArgSpec::List(l) => SigArg::Tensors(l.iter().map(sig_arg).collect()),
+        ArgSpec::Const(c) => c.clone(),
+    }
+}
+
+impl Specs {
+    fn arg<P>(&mut self, form: &Form, position: usize, a: &CallArg<'_, P>) -> ArgSpec {
+        let operand = |s: Scalar| form.is_operand(position, s);
+        let wrapped = |n: &mut Specs, s: Scalar| ArgSpec::Host {
+            slot: n.slot(),
+            dtype: s.dtype(DType::F64),
+            wrapped: true,
+        };
+        match a {
+            CallArg::None => ArgSpec::None,
+            CallArg::Tensor(t) => self.tensor(t),
+            CallArg::Tensors(l) => {
+                ArgSpec::List(l.iter().map(|t| t.as_ref().map_or(ArgSpec::None, |t| self.tensor(t))).collect())
+            }
+            CallArg::Scalar(s) if operand(*s) => wrapped(self, *s),
+            CallArg::Float(v) if operand(Scalar::Double(*v)) => wrapped(self, Scalar::Double(*v)),
+            CallArg::Scalar(s) => ArgSpec::Const(SigArg::Scalar(*s)),
+            CallArg::Scalars(l) => ArgSpec::Const(SigArg::Scalars(l.clone())),
+            CallArg::Int(v) => ArgSpec::Const(SigArg::Int(*v)),
+            CallArg::Ints(l) => ArgSpec::Const(SigArg::Ints(l.to_vec())),
+            CallArg::Bool(v) => ArgSpec::Const(SigArg::Bool(*v)),
+            CallArg::Float(v) => ArgSpec::Const(SigArg::Float(*v)),
+            CallArg::Floats(l) => ArgSpec::Const(SigArg::Floats(l.to_vec())),
+            CallArg::Str(s) => ArgSpec::Const(SigArg::Str((*s).to_owned())),
+            CallArg::Device => ArgSpec::Const(SigArg::Other),
+            CallArg::Generator(..) => ArgSpec::Rng { slot: self.slot() },
+        }
+    }
+
+    fn slot(&mut self) -> usize {
+        self.hosts += 1;
+        self.hosts - 1
+    }
+
+    fn tensor<P>(&mut self, t: &TensorArg<'_, P>) -> ArgSpec {
+        let Some(storage) = t.storage else {
+            return ArgSpec::Host { slot: self.slot(), dtype: t.dtype, wrapped: t.wrapped };
+        };
+        let (operand, base) = match storage.value() {
+            Some(v) => {
+                self.operands += 1;
+                (Some(self.operands - 1), v.base.clone())
+            }
+            None => (None, base_for(t.dtype, t.sizes, t.strides, t.offset, storage.nbytes as i64)),
+        };
+        let view = View::new(t.dtype, t.sizes, t.strides, t.offset);
+        ArgSpec::Tensor(TensorSpec { operand, base, view, conj: t.conj, neg: t.neg })
+    }
+}
+
+fn out_spec(args: &[ArgSpec], meta: Option<&MetaOut>, write: Option<usize>) -> OutSpec {
+    let absent = |base: Base| OutSpec {
+        dtype: DType::F32,
+        sizes: Dims::new(),
+        strides: Dims::new(),
+        base_hash: 0,
+        base,
+        nbytes: 0,
+        target: Target::Absent,
+    };
+    let Some(m) = meta else { return absent(Base::new(DType::F32, [].as_slice())) };
+    match write.map(|i| (i, &args[i])) {
+        Some((i, ArgSpec::Tensor(t))) => OutSpec {
+            dtype: t.view.dtype,
+            sizes: t.view.sizes.clone(),
+            strides: t.view.strides.clone(),
+            base_hash: hash_base(&t.base),
+            base: t.base.clone(),
+            nbytes: t.base.nbytes() as u64,
+            target: Target::Write(i),
+        },
+        Some(_) => absent(Base::new(DType::F32, [].as_slice())),
+        None => {
+            let numel: i64 = m.sizes.iter().product();
+            let nbytes = numel * m.dtype.size() as i64;
+            let base = base_for(m.dtype, &m.sizes, &m.strides, 0, nbytes);
+            OutSpec {
+                dtype: m.dtype,
+                sizes: m.sizes.clone(),
+                strides: m.strides.clone(),
+                base_hash: hash_base(&base),
+                base,
+                nbytes: nbytes as u64,
+                target: Target::Fresh,
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Paths against the definition of a view: element by element over the storage's bytes.
+
+mod golden;
+mod interpret;
+mod random;

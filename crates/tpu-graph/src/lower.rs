@@ -1,0 +1,333 @@
+//! From a cut segment to one StableHLO program.
+
+use crate::geometry::{Base, View, read_path, write_path};
+use crate::interpret;
+use crate::segment::{Cut, Operand};
+use crate::sig::{ArgSpec, OutSpec, Sig, Target, TensorSpec};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use tpu_aten::{Arg, Check, Cx, Host, HostParams, SigArg};
+use tpu_base::{DType, ErrorKind};
+use tpu_hlo::{Builder, Error, Module, Type, V, ValueId};
+
+/// Where a parameter of the program comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Param {
+    /// Input `i` of the segment.
+    Input(u32),
+    /// Host value `slot` of node `node`, as a 0-d array of `dtype`.
+    Host {
+        /// The node.
+        node: u32,
+        /// Its host value.
+        slot: u32,
+        /// The dtype asked for.
+        dtype: DType,
+    },
+    /// Generator state in host value `slot` of node `node`: 2 × ui64.
+    Rng {
+        /// The node.
+        node: u32,
+        /// Its host value.
+        slot: u32,
+    },
+}
+
+/// A program with the meaning of its parameters. Its results are the live values, in order; if there are checks, one more
+/// 0-d int32 follows: 0, or 1 + the number of the first check that failed.
+pub struct Program {
+    /// StableHLO.
+    pub module: Module,
+    /// Parameters.
+    pub params: Vec<Param>,
+    /// What each check says when it fails.
+    pub checks: Vec<(ErrorKind, String)>,
+}
+
+#[derive(Clone, Copy)]
+struct NodeRef<'a> {
+    sig: &'a Sig,
+    operands: &'a [Operand],
+}
+
+/// Lowers a cut.
+///
+/// # Errors
+/// The first mistake a lowering made.
+pub fn lower<P>(cut: &Cut<P>) -> Result<Program, Error> {
+    let nodes: Vec<NodeRef<'_>> =
+        cut.nodes.iter().map(|n| NodeRef { sig: &n.sig, operands: &n.operands }).collect();
+    let bases: Vec<&Base> = cut.inputs.iter().map(|v| &v.base).collect();
+    let name = match nodes.as_slice() {
+        [one] => symbol(&one.sig.form.name),
+        many => format!("segment_{}", many.len()),
+    };
+    program(&nodes, &bases, &cut.live, &name)
+}
+
+/// Lowers one signature on its own, to learn whether it can be.
+pub(crate) fn lower_node_alone(sig: &Sig) -> Result<(), Error> {
+    let mut bases: Vec<&Base> = vec![];
+    fn walk<'a>(a: &'a ArgSpec, bases: &mut Vec<&'a Base>) {
+        match a {
+            ArgSpec::Tensor(t) if t.operand.is_some() => bases.push(&t.base),
+            ArgSpec::List(l) => l.iter().for_each(|a| walk(a, bases)),
+            _ => {}
+        }
+    }
+    sig.args.iter().for_each(|a| walk(a, &mut bases));
+    let operands: Vec<Operand> = (0..bases.len() as u32).map(Operand::Input).collect();
+    let live: Vec<(u32, u32)> =
+        (0..sig.outs.len() as u32).filter(|&k| sig.outs[k as usize].target != Target::Absent).map(|k| (0, k)).collect();
+    program(&[NodeRef { sig, operands: &operands }], &bases, &live, "one").map(drop)
+}
+
+fn symbol(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+}
+
+fn program(nodes: &[NodeRef<'_>], inputs: &[&Base], live: &[(u32, u32)], name: &str) -> Result<Program, Error> {
+    let b = Builder::new();
+    let params = Params { b: &b, node: Cell::new(0), made: RefCell::new(vec![]) };
+    let mut l = Lowering {
+        b: &b,
+        params: &params,
+        inputs,
+        results: Vec::with_capacity(nodes.len()),
+        reads: HashMap::new(),
+        checks: vec![],
+    };
+    for (n, node) in nodes.iter().enumerate() {
+        params.node.set(n as u32);
+        let r = l.node(*node);
+        l.results.push(r);
+    }
+    let mut results: Vec<V<'_>> = vec![];
+    for &(n, k) in live {
+        match l.results[n as usize].get(k as usize).copied().flatten() {
+            Some(v) => results.push(v),
+            None => b.fail("lowering", format!("node {n} has no result {k}")),
+        }
+    }
+    let checks = std::mem::take(&mut l.checks);
+    if !checks.is_empty() {
+        let code = checks.iter().enumerate().rev().fold(b.scalar(DType::I32, 0), |code, (i, c)| {
+            c.ok.select(code, b.scalar(DType::I32, i as i64 + 1))
+        });
+        results.push(code);
+    }
+    let aliases = aliases(nodes, inputs, live, &params.made.borrow());
+    let module = b.finish(name, &results, aliases)?;
+    let params = params.made.borrow().iter().map(|(p, _)| *p).collect();
+    Ok(Program { module, params, checks: checks.into_iter().map(|c| (c.kind, c.message)).collect() })
+}
+
+/// The parameters made so far, in order.
+struct Params<'b> {
+    b: &'b Builder,
+    node: Cell<u32>,
+    made: RefCell<Vec<(Param, ValueId)>>,
+}
+
+impl<'b> Params<'b> {
+    fn get(&self, p: Param, ty: impl FnOnce() -> Type) -> V<'b> {
+        if let Some((_, id)) = self.made.borrow().iter().find(|(q, _)| *q == p) {
+            return self.b.handle(*id);
+        }
+        let v = self.b.param(ty());
+        self.made.borrow_mut().push((p, v.id()));
+        v
+    }
+}
+
+impl<'b> HostParams<'b> for Params<'b> {
+    fn param(&self, host: Host, dtype: DType) -> V<'b> {
+        let p = Param::Host { node: self.node.get(), slot: host.arg as u32, dtype };
+        self.get(p, || Type::scalar(dtype))
+    }
+}
+
+struct Lowering<'b, 'n> {
+    b: &'b Builder,
+    params: &'b Params<'b>,
+    inputs: &'n [&'n Base],
+    results: Vec<Vec<Option<V<'b>>>>,
+    /// Views already derived: many ops read the same one.
+    reads: HashMap<(ValueId, View), V<'b>>,
+    checks: Vec<Check<'b>>,
+}
+
+impl<'b> Lowering<'b, '_> {
+    fn node(&mut self, node: NodeRef<'_>) -> Vec<Option<V<'b>>> {
+        let sig = node.sig;
+        let schema = &sig.form.entry.schema;
+        // out= arguments stand behind the schema's own; random ops may carry a state there, which the lowering needs
+        let args: Vec<Arg<'b>> = sig
+            .args
+            .iter()
+            .enumerate()
+            .filter(|(i, a)| *i < schema.args.len() || matches!(a, ArgSpec::Rng { .. }))
+            .map(|(_, a)| self.arg(node, a))
+            .collect();
+        let results = sig.outs.len() - sig.form.entry.def.updates.len();
+        let outs = sig
+            .outs
+            .iter()
+            .enumerate()
+            .map(|(k, o)| (o.target != Target::Absent || k >= results).then(|| logical(o)))
+            .enumerate()
+            .map(|(k, t)| if sig.outs[k].target == Target::Absent { None } else { t })
+            .collect();
+        let cx = Cx::new(self.b, schema, args, outs, sig.settings, self.params);
+        let (values, checks) = tpu_aten::lower(sig.form.entry.def, &cx);
+        self.checks.extend(checks);
+        let mut stored: Vec<Option<V<'b>>> = Vec::with_capacity(sig.outs.len());
+        for (k, out) in sig.outs.iter().enumerate() {
+            let value = values.get(k).copied().flatten();
+            stored.push(match (out.target, value) {
+                (Target::Absent, _) | (_, None) => None,
+                (Target::Fresh, Some(v)) => {
+                    let view = View::new(out.dtype, out.sizes.clone(), out.strides.clone(), 0);
+                    self.write(&out.base, &view, v, |l| l.b.zeros(out.base.dtype, &out.base.dims))
+                }
+                (Target::Write(i), Some(v)) => match &sig.args[i] {
+                    ArgSpec::Tensor(t) => {
+                        let v = if t.conj { v.conj() } else { v };
+                        let v = if t.neg { v.neg() } else { v };
+                        // two results into one storage: the later goes on from the earlier
+                        let earlier = (0..k).rev().find(|&j| same_storage(sig, j, t));
+                        let earlier = earlier.and_then(|j| stored[j]);
+                        self.write(&t.base, &t.view, v, |l| earlier.unwrap_or_else(|| l.base(node, t)))
+                    }
+                    _ => None,
+                },
+            });
+        }
+        stored
+    }
+
+    fn arg(&mut self, node: NodeRef<'_>, a: &ArgSpec) -> Arg<'b> {
+        match a {
+            ArgSpec::None => Arg::None,
+            ArgSpec::Tensor(t) => Arg::Tensor(self.read(node, t)),
+            ArgSpec::Host { slot, dtype, wrapped } => {
+                Arg::Host(Host { arg: *slot, elem: 0, dtype: *dtype, wrapped: *wrapped })
+            }
+            ArgSpec::Rng { slot } => {
+                let p = Param::Rng { node: self.params.node.get(), slot: *slot as u32 };
+                Arg::Rng(self.params.get(p, || Type::new(DType::U64, [2])))
+            }
+            ArgSpec::List(l) => Arg::List(l.iter().map(|a| self.arg(node, a)).collect()),
+            ArgSpec::Const(c) => match c {
+                SigArg::Scalar(s) => Arg::Scalar(*s),
+                SigArg::Scalars(l) => Arg::List(l.iter().map(|s| Arg::Scalar(*s)).collect()),
+                SigArg::Int(i) => Arg::Int(*i),
+                SigArg::Ints(l) => Arg::Ints(l.clone()),
+                SigArg::Bool(f) => Arg::Bool(*f),
+                SigArg::Float(f) => Arg::Float(*f),
+                SigArg::Floats(l) => Arg::Floats(l.clone()),
+                SigArg::Str(s) => Arg::Str(s.clone()),
+                _ => Arg::None,
+            },
+        }
+    }
+
+    /// The base array of a tensor argument before this node.
+    fn base(&self, node: NodeRef<'_>, t: &TensorSpec) -> V<'b> {
+        let zeros = || self.b.zeros(t.base.dtype, &t.base.dims);
+        let Some(operand) = t.operand else { return zeros() };
+        match node.operands.get(operand) {
+            Some(&Operand::Input(i)) => {
+                let base = self.inputs[i as usize];
+                self.params.get(Param::Input(i), || Type::new(base.dtype, base.dims.to_vec()))
+            }
+            Some(&Operand::Node(n, k)) => match self.results[n as usize].get(k as usize).copied().flatten() {
+                Some(v) => v,
+                None => {
+                    self.b.fail("lowering", format!("node {n} has no result {k}"));
+                    zeros()
+                }
+            },
+            None => {
+                self.b.fail("lowering", format!("operand {operand} is missing"));
+                zeros()
+            }
+        }
+    }
+
+    fn read(&mut self, node: NodeRef<'_>, t: &TensorSpec) -> V<'b> {
+        let base = self.base(node, t);
+        let key = (base.id(), t.view.clone());
+        let v = match self.reads.get(&key) {
+            Some(v) => *v,
+            None => {
+                let v = match read_path(&t.base, &t.view) {
+                    Ok(path) => interpret::steps(base, &path.steps),
+                    Err(e) => {
+                        self.b.fail("view", e.to_string());
+                        self.b.zeros(t.view.dtype, &t.view.sizes)
+                    }
+                };
+                self.reads.insert(key, v);
+                v
+            }
+        };
+        let v = if t.conj { v.conj() } else { v };
+        if t.neg { v.neg() } else { v }
+    }
+
+    fn write(&self, base: &Base, view: &View, v: V<'b>, old: impl FnOnce(&Self) -> V<'b>) -> Option<V<'b>> {
+        match write_path(base, view) {
+            Ok(path) => Some(interpret::write(&path, v, || old(self))),
+            Err(e) => {
+                self.b.fail("view", e.to_string());
+                None
+            }
+        }
+    }
+}
+
+fn same_storage(sig: &Sig, result: usize, t: &TensorSpec) -> bool {
+    let Target::Write(i) = sig.outs[result].target else { return false };
+    matches!(&sig.args[i], ArgSpec::Tensor(u) if u.operand.is_some() && u.operand == t.operand)
+}
+
+fn logical(o: &OutSpec) -> Type {
+    Type::new(o.dtype, o.sizes.to_vec())
+}
+
+/// Which parameter each live result may take over: the storage it overwrites.
+fn aliases(
+    nodes: &[NodeRef<'_>],
+    inputs: &[&Base],
+    live: &[(u32, u32)],
+    params: &[(Param, ValueId)],
+) -> Vec<Option<usize>> {
+    let mut aliases = vec![None; params.len()];
+    for (r, &(n, k)) in live.iter().enumerate() {
+        let (mut n, mut k) = (n, k);
+        // follow a chain of writes back to the segment's input
+        let root = loop {
+            let node = nodes[n as usize];
+            let out = &node.sig.outs[k as usize];
+            let Target::Write(i) = out.target else { break None };
+            let ArgSpec::Tensor(t) = &node.sig.args[i] else { break None };
+            match t.operand.and_then(|o| node.operands.get(o)) {
+                Some(&Operand::Input(i)) => break Some(i),
+                Some(&Operand::Node(m, l)) => (n, k) = (m, l),
+                None => break None,
+            }
+        };
+        let Some(root) = root else { continue };
+        let out = &nodes[live[r].0 as usize].sig.outs[live[r].1 as usize];
+        if *inputs[root as usize] != out.base {
+            continue;
+        }
+        if let Some(p) = params.iter().position(|(p, _)| *p == Param::Input(root))
+            && aliases[p].is_none()
+        {
+            aliases[p] = Some(r);
+        }
+    }
+    aliases
+}

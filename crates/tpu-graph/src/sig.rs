@@ -1,0 +1,316 @@
+//! Signatures: everything about a call but the contents of its tensors.
+
+use crate::geometry::{Base, Dims, View};
+use crate::key::KeyWriter;
+use crate::value::{Storage, Value};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use tpu_aten::{ArgType, Entry, Settings, SigArg};
+use tpu_base::{DType, Scalar};
+
+/// A tensor argument of a call.
+#[derive(Clone, Copy)]
+pub struct TensorArg<'a, P> {
+    /// Its storage; `None` for a 0-d host tensor.
+    pub storage: Option<&'a Storage<P>>,
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes.
+    pub sizes: &'a [i64],
+    /// Strides in elements.
+    pub strides: &'a [i64],
+    /// Offset in elements.
+    pub offset: i64,
+    /// A wrapped Python number.
+    pub wrapped: bool,
+    /// Conjugate bit.
+    pub conj: bool,
+    /// Negative bit.
+    pub neg: bool,
+    /// The value of a host tensor.
+    pub host: Scalar,
+}
+
+/// One argument of a call.
+#[derive(Clone)]
+pub enum CallArg<'a, P> {
+    /// Not given.
+    None,
+    /// A tensor.
+    Tensor(TensorArg<'a, P>),
+    /// A list of tensors with gaps.
+    Tensors(Vec<Option<TensorArg<'a, P>>>),
+    /// `Scalar`
+    Scalar(Scalar),
+    /// `Scalar[]`
+    Scalars(Vec<Scalar>),
+    /// `int` and friends
+    Int(i64),
+    /// `int[]`, `bool[]`
+    Ints(&'a [i64]),
+    /// `bool`
+    Bool(bool),
+    /// `float`
+    Float(f64),
+    /// `float[]`
+    Floats(&'a [f64]),
+    /// `str`
+    Str(&'a str),
+    /// A device.
+    Device,
+    /// Generator state: seed and offset.
+    Generator(u64, u64),
+}
+
+/// A value that the host supplies at each execution.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum HostValue {
+    /// A number.
+    Scalar(Scalar),
+    /// Generator state.
+    Rng(u64, u64),
+}
+
+/// What a number argument is to a plan.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ScalarRule {
+    /// Its value is part of the signature.
+    Const,
+    /// An operand, unless it holds this default.
+    Operand(Option<Scalar>),
+}
+
+/// One callable form of an op: functional, in-place or `out=`.
+pub struct Form {
+    /// Position in the op table.
+    pub op: usize,
+    /// The table's entry.
+    pub entry: &'static Entry,
+    /// Full name, for messages.
+    pub name: String,
+    /// For each result (then each update): the argument it is written into.
+    pub writes: Vec<Option<usize>>,
+    /// For each argument.
+    pub rules: Vec<ScalarRule>,
+}
+
+impl Form {
+    /// The form `name` of table entry `op` whose result k is written into argument `writes[k]`.
+    pub fn new(op: usize, name: String, mut writes: Vec<Option<usize>>) -> Option<Form> {
+        let entry = tpu_aten::table().get(op)?;
+        let schema = &entry.schema;
+        if let Some(n) = schema.results {
+            writes.resize(n, None);
+        }
+        writes.extend(entry.def.updates.iter().map(|u| schema.index(u)));
+        let rules = schema
+            .args
+            .iter()
+            .map(|a| match a.ty {
+                ArgType::Scalar if !entry.def.consts.contains(&a.name) => ScalarRule::Operand(a.default),
+                ArgType::Float if entry.def.operands.contains(&a.name) => ScalarRule::Operand(None),
+                _ => ScalarRule::Const,
+            })
+            .collect();
+        Some(Form { op, entry, name, writes, rules })
+    }
+
+    pub(crate) fn is_operand(&self, position: usize, value: Scalar) -> bool {
+        match self.rules.get(position) {
+            Some(ScalarRule::Operand(Some(d))) => !(d.as_f64() == value.as_f64() && value.imag() == 0.0),
+            Some(ScalarRule::Operand(None)) => true,
+            _ => false,
+        }
+    }
+}
+
+/// A tensor argument as the lowering needs it.
+#[derive(Clone, Debug)]
+pub struct TensorSpec {
+    /// Which operand of the node; `None`: a storage never written, read as zeros.
+    pub operand: Option<usize>,
+    /// The storage's base.
+    pub base: Base,
+    /// The tensor over it.
+    pub view: View,
+    /// Conjugate bit.
+    pub conj: bool,
+    /// Negative bit.
+    pub neg: bool,
+}
+
+/// An argument as the lowering needs it.
+#[derive(Clone, Debug)]
+pub enum ArgSpec {
+    /// Not given.
+    None,
+    /// A device tensor.
+    Tensor(TensorSpec),
+    /// Host value number `slot`.
+    Host {
+        /// Which of the node's host values.
+        slot: usize,
+        /// Its dtype.
+        dtype: DType,
+        /// A wrapped number.
+        wrapped: bool,
+    },
+    /// Generator state in host value `slot`.
+    Rng {
+        /// Which of the node's host values.
+        slot: usize,
+    },
+    /// A list.
+    List(Vec<ArgSpec>),
+    /// Anything known at compile time.
+    Const(SigArg),
+}
+
+/// Where a result goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A new storage.
+    Fresh,
+    /// Written into the tensor of argument i.
+    Write(usize),
+    /// Not wanted.
+    Absent,
+}
+
+/// One result (or update) of a call.
+#[derive(Clone, Debug)]
+pub struct OutSpec {
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes.
+    pub sizes: Dims,
+    /// Strides.
+    pub strides: Dims,
+    /// The base of the storage that receives it.
+    pub base: Base,
+    /// Hash of `base`.
+    pub base_hash: u64,
+    /// Bytes of that storage.
+    pub nbytes: u64,
+    /// Where it goes.
+    pub target: Target,
+}
+
+/// How a signature runs.
+#[derive(Clone, Debug)]
+pub enum Way {
+    /// Lowered.
+    Native,
+    /// On the CPU, for this reason.
+    Fallback(String),
+}
+
+/// A call seen before.
+pub struct Sig {
+    /// Identity.
+    pub id: u128,
+    /// The form called.
+    pub form: Arc<Form>,
+    /// Settings it was seen under.
+    pub settings: Settings,
+    /// Arguments.
+    pub args: Vec<ArgSpec>,
+    /// Results, then updates.
+    pub outs: Vec<OutSpec>,
+    /// How it runs.
+    pub way: Way,
+    /// Python line of the first call.
+    pub site: String,
+    /// Generator offset consumed.
+    pub rng_increment: u64,
+}
+
+/// Operands in argument order.
+pub type Operands<P> = SmallVec<[Arc<Value<P>>; 4]>;
+/// Host values in argument order.
+pub type HostValues = SmallVec<[HostValue; 2]>;
+
+/// What the hot path takes from a call: its key, operands and host values.
+pub struct Seen<P> {
+    /// Signature identity.
+    pub id: u128,
+    /// Current values of the tensor arguments.
+    pub operands: Operands<P>,
+    /// Host values.
+    pub hosts: HostValues,
+}
+
+/// Reads a call once: identity, operands, host values.
+pub fn see<P>(form_id: u32, form: &Form, settings: Settings, args: &[CallArg<'_, P>]) -> Seen<P> {
+    let mut w = KeyWriter::new(form_id, settings);
+    let mut seen = Seen { id: 0, operands: SmallVec::new(), hosts: SmallVec::new() };
+    for (i, a) in args.iter().enumerate() {
+        match a {
+            CallArg::None => w.tag(0),
+            CallArg::Tensor(t) => see_tensor(&mut w, &mut seen, t),
+            CallArg::Tensors(l) => {
+                w.list(2, l.len());
+                for t in l {
+                    match t {
+                        Some(t) => see_tensor(&mut w, &mut seen, t),
+                        None => w.tag(0),
+                    }
+                }
+            }
+            CallArg::Scalar(s) if form.is_operand(i, *s) => {
+                w.tag(16 + s.bits().0);
+                seen.hosts.push(HostValue::Scalar(*s));
+            }
+            CallArg::Scalar(s) => w.scalar(*s),
+            CallArg::Scalars(l) => {
+                w.list(4, l.len());
+                l.iter().for_each(|s| w.scalar(*s));
+            }
+            CallArg::Int(v) => w.word(5, *v as u64),
+            CallArg::Bool(v) => w.word(6, *v as u64),
+            CallArg::Float(v) if form.is_operand(i, Scalar::Double(*v)) => {
+                w.tag(18);
+                seen.hosts.push(HostValue::Scalar(Scalar::Double(*v)));
+            }
+            CallArg::Float(v) => w.word(7, v.to_bits()),
+            CallArg::Ints(l) => {
+                w.list(8, l.len());
+                l.iter().for_each(|v| w.raw(*v as u64));
+            }
+            CallArg::Floats(l) => {
+                w.list(9, l.len());
+                l.iter().for_each(|v| w.raw(v.to_bits()));
+            }
+            CallArg::Str(s) => w.str(s),
+            CallArg::Device => w.tag(11),
+            CallArg::Generator(seed, offset) => {
+                w.tag(12);
+                seen.hosts.push(HostValue::Rng(*seed, *offset));
+            }
+        }
+    }
+    seen.id = w.finish();
+    seen
+}
+
+fn see_tensor<P>(w: &mut KeyWriter, seen: &mut Seen<P>, t: &TensorArg<'_, P>) {
+    let flags = t.wrapped as u64 | (t.conj as u64) << 1 | (t.neg as u64) << 2;
+    let Some(storage) = t.storage else {
+        w.word(1, 1 << 63 | flags << 8 | t.dtype as u64);
+        seen.hosts.push(HostValue::Scalar(t.host));
+        return;
+    };
+    w.word(1, (t.sizes.len() as u64) << 32 | flags << 8 | t.dtype as u64);
+    match storage.value() {
+        Some(v) => {
+            w.raw(v.base_hash);
+            seen.operands.push(v);
+        }
+        None => {
+            w.raw(0);
+            w.raw(storage.nbytes);
+        }
+    }
+    w.raw(t.offset as u64);
+    t.sizes.iter().chain(t.strides).for_each(|&v| w.raw(v as u64));
+}
