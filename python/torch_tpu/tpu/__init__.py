@@ -69,19 +69,30 @@ sys.modules[__name__].__class__ = _TpuModule
 
 
 def is_available() -> bool:
-    return _plugin.available()
+    available = _plugin.available()
+    _C.set_available(available)
+    return available
 
 
 def device_count() -> int:
-    return int(_plugin.available())
+    return int(is_available())
 
 
 def is_initialized() -> bool:
     return _C.is_started()
 
 
+_in_bad_fork = False
+
+
+def _after_fork() -> None:
+    """A child of a process whose device runs has a copy of it without the threads that drive it."""
+    global _in_bad_fork
+    _in_bad_fork = _in_bad_fork or _C.is_started()
+
+
 def _is_in_bad_fork() -> bool:
-    return _C.is_forked()
+    return _in_bad_fork
 
 
 def init() -> None:

@@ -21,7 +21,8 @@ __all__ = [
 
 
 def _get_generator(device: DeviceLike = None) -> torch.Generator:
-    return _C.default_generator(check(device))
+    check(device)
+    return _C.default_generator()
 
 
 def get_rng_state(device: DeviceLike = "tpu") -> torch.Tensor:
