@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from transformers.utils import logging
@@ -118,7 +119,7 @@ def show(rows: list[Row]) -> None:
 
 
 def coloured(text: str, ok: bool) -> str:
-    return text if ok else f"[red]{text}[/]"
+    return escape(text) if ok else f"[red]{escape(text)}[/]"
 
 
 def main() -> int:

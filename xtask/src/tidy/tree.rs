@@ -29,7 +29,7 @@ impl File {
     }
 }
 
-const GENERATED: [&str; 4] = ["target", "dist", "__pycache__", "node_modules"];
+const GENERATED: [&str; 5] = ["target", "dist", "build", "__pycache__", "node_modules"];
 
 /// All text files below `root`, without what tools generate. Hidden folders count as generated, except `.ci` and `.cargo`.
 pub fn read(root: &Path) -> io::Result<Vec<File>> {
