@@ -1,0 +1,141 @@
+//! The compiler's threads: disk cache, then PJRT.
+
+use crate::disk::DiskCache;
+use crate::fault::Fault;
+use crate::plan::Plan;
+use crate::progress::Progress;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tpu_base::ErrorKind;
+use tpu_pjrt::{Client, CompileOptions, LoadedExecutable};
+
+struct Task {
+    plan: Arc<Plan>,
+    text: String,
+    options: Arc<Vec<u8>>,
+}
+
+/// Compiles in the background, as many programs at once as there are cores.
+pub(crate) struct Compiler {
+    queue: Sender<Task>,
+    shared: Arc<Shared>,
+    options: Arc<Vec<u8>>,
+}
+
+struct Shared {
+    client: Client,
+    disk: Option<DiskCache>,
+    progress: Arc<Progress>,
+    compiled: AtomicU64,
+    nanos: AtomicU64,
+    busy: AtomicUsize,
+    stop: AtomicBool,
+}
+
+/// Options for the programs of a device kind (measured: docs/decisions/compile-options.md).
+fn options_for(kind: &str) -> CompileOptions {
+    let o = CompileOptions::new();
+    match kind {
+        "cpu" => o.with("xla_cpu_use_fusion_emitters", false),
+        _ => o,
+    }
+}
+
+impl Compiler {
+    pub(crate) fn start(
+        client: Client,
+        kind: &str,
+        disk: Option<DiskCache>,
+        progress: Arc<Progress>,
+    ) -> std::io::Result<Compiler> {
+        let (queue, tasks) = unbounded::<Task>();
+        let shared = Arc::new(Shared {
+            client,
+            disk,
+            progress,
+            compiled: AtomicU64::new(0),
+            nanos: AtomicU64::new(0),
+            busy: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+        });
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(8);
+        for i in 0..threads {
+            let (shared, tasks) = (shared.clone(), tasks.clone());
+            std::thread::Builder::new().name(format!("tpu-compile-{i}")).spawn(move || shared.work(&tasks))?;
+        }
+        let options = Arc::new(options_for(kind).encode());
+        Ok(Compiler { queue, shared, options })
+    }
+
+    /// Has `text` compiled into `plan`.
+    pub(crate) fn submit(&self, plan: Arc<Plan>, text: String) {
+        drop(self.queue.send(Task { plan, text, options: self.options.clone() }));
+    }
+
+    /// Programs compiled by this process (disk hits not counted).
+    pub(crate) fn count(&self) -> u64 {
+        self.shared.compiled.load(Ordering::Relaxed)
+    }
+
+    /// Seconds spent compiling.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.shared.nanos.load(Ordering::Relaxed) as f64 / 1e9
+    }
+
+    pub(crate) fn disk(&self) -> Option<&DiskCache> {
+        self.shared.disk.as_ref()
+    }
+
+    /// Takes no more work; waits at most `patience` for a compile under way, which can't be interrupted.
+    pub(crate) fn stop(&self, patience: Duration) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        let until = Instant::now() + patience;
+        while self.shared.busy.load(Ordering::SeqCst) > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Shared {
+    fn work(&self, tasks: &Receiver<Task>) {
+        for task in tasks {
+            self.busy.fetch_add(1, Ordering::SeqCst);
+            let result = if self.stop.load(Ordering::SeqCst) {
+                Err(Fault::new(ErrorKind::Device, "the device was shut down"))
+            } else {
+                self.make(&task)
+            };
+            task.plan.set(result);
+            self.busy.fetch_sub(1, Ordering::SeqCst);
+            self.progress.notify();
+        }
+    }
+
+    fn make(&self, task: &Task) -> Result<LoadedExecutable, Fault> {
+        let key = self.disk.as_ref().map(|d| (d, d.key(&task.text, &task.options)));
+        if let Some((disk, key)) = &key
+            && let Some(bytes) = disk.get(key)
+        {
+            match self.client.deserialize(&bytes, None) {
+                Ok(exe) => return Ok(exe),
+                // written by a compiler that only looks like this one
+                Err(_) => disk.discard(key),
+            }
+        }
+        let begin = Instant::now();
+        let exe = self.client.compile_encoded(task.text.as_bytes(), &task.options).map_err(|e| {
+            let f = Fault::from(e);
+            Fault { message: format!("the program did not compile: {}", f.message), ..f }
+        })?;
+        self.nanos.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.compiled.fetch_add(1, Ordering::Relaxed);
+        if let Some((disk, key)) = &key
+            && let Ok(bytes) = exe.serialize()
+        {
+            disk.put(key, &bytes);
+        }
+        Ok(exe)
+    }
+}

@@ -1,0 +1,25 @@
+//! What the Python side says when it starts the device.
+
+use serde::Deserialize;
+use std::path::PathBuf;
+
+/// The start configuration (JSON).
+#[derive(Clone, Debug, Deserialize)]
+pub struct Config {
+    /// The plugin's shared library.
+    pub plugin: PathBuf,
+    /// `cpu`, `tpu` or `gpu`.
+    pub kind: String,
+    /// Where plans are kept; `None`: nowhere.
+    #[serde(default)]
+    pub cache_dir: Option<PathBuf>,
+    /// Most bytes to keep there; 0: nothing.
+    #[serde(default)]
+    pub cache_bytes: u64,
+    /// Most bytes of live values; `None`: the device's own limit.
+    #[serde(default)]
+    pub memory_limit: Option<u64>,
+    /// Client create options.
+    #[serde(default)]
+    pub options: serde_json::Map<String, serde_json::Value>,
+}

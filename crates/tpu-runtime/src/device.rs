@@ -1,0 +1,394 @@
+//! One device: recorder, plans, executor.
+
+use crate::compile::Compiler;
+use crate::config::Config;
+use crate::disk::DiskCache;
+use crate::executor::{Executor, Job, Run};
+use crate::fault::Fault;
+use crate::mark::Mark;
+use crate::memory::{Memory, MemoryStats};
+use crate::plan::{Plan, PlanTable};
+use crate::progress::Progress;
+use crate::slot::Slot;
+use crate::{Storage, Value};
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+use tpu_aten::Settings;
+use tpu_base::ErrorKind;
+use tpu_graph::{CallArg, Form, MetaOut, Param, Segment, Sig, Target, Way, define, lower, see};
+use tpu_pjrt::{Client, Plugin};
+
+/// Plans kept in memory.
+const PLANS: usize = 16_384;
+/// Signatures kept; beyond, all are learnt anew.
+const SIGNATURES: usize = 131_072;
+/// Nodes a held or fused segment may have before it is cut (compile time grows with it).
+const HELD_NODES: usize = 8;
+const FUSED_NODES: usize = 64;
+
+/// When segments are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Mode {
+    /// After every op.
+    Strict = 0,
+    /// Where it pays.
+    Fused = 1,
+    /// After every op, waiting for it.
+    Debug = 2,
+}
+
+/// What became of a call.
+pub enum Outcome {
+    /// Recorded.
+    Called(Called),
+    /// Its signature is new: ask Meta, [`Device::define`], call again.
+    NeedMeta,
+    /// It can't be lowered; why.
+    Fallback(String),
+}
+
+/// A recorded call.
+pub struct Called {
+    /// Its signature: types and geometry of the results.
+    pub sig: Arc<Sig>,
+    /// The new storage of each fresh result; `None` for those written into an argument or absent.
+    pub storages: SmallVec<[Option<Storage>; 2]>,
+}
+
+struct Recorder {
+    sigs: FxHashMap<u128, Arc<Sig>>,
+    segment: Segment<Slot>,
+    plans: PlanTable,
+}
+
+thread_local! {
+    static HOLDS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A started device.
+pub struct Device {
+    pub(crate) client: Client,
+    pub(crate) device: tpu_pjrt::Device,
+    pub(crate) config: Config,
+    pub(crate) compiler: Compiler,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) progress: Arc<Progress>,
+    executor: Executor,
+    recorder: Mutex<Recorder>,
+    settings: RwLock<Settings>,
+    mode: AtomicU8,
+}
+
+impl Device {
+    /// Loads the plugin, creates its client, starts the threads.
+    ///
+    /// # Errors
+    /// What the plugin or the system said, in words that name the plugin.
+    pub fn start(config: Config) -> Result<Device, Fault> {
+        let name = config.plugin.display().to_string();
+        let failed = |e: tpu_pjrt::Error| {
+            let f = Fault::from(e);
+            Fault { message: format!("cannot start the PJRT plugin {name}: {}", f.message), ..f }
+        };
+        let plugin = Plugin::load(&config.plugin).map_err(failed)?;
+        let options: Vec<(&str, tpu_pjrt::Value)> = config
+            .options
+            .iter()
+            .filter_map(|(k, v)| {
+                let v = match v {
+                    serde_json::Value::Bool(b) => tpu_pjrt::Value::Bool(*b),
+                    serde_json::Value::Number(n) if n.is_i64() => tpu_pjrt::Value::Int(n.as_i64()?),
+                    serde_json::Value::Number(n) => tpu_pjrt::Value::Float(n.as_f64()? as f32),
+                    serde_json::Value::String(s) => tpu_pjrt::Value::Str(s.clone()),
+                    _ => return None,
+                };
+                Some((k.as_str(), v))
+            })
+            .collect();
+        let client = Client::create(&plugin, &options).map_err(failed)?;
+        let device = client.addressable_devices().map_err(failed)?.into_iter().next();
+        let device =
+            device.ok_or_else(|| Fault::new(ErrorKind::Device, format!("the PJRT plugin {name} has no device")))?;
+        let (limit, total) = crate::info::memory_limits(&config, &device);
+        let memory = Arc::new(Memory::new(limit, total));
+        let progress = Arc::new(Progress::default());
+        let disk = match &config.cache_dir {
+            Some(dir) if config.cache_bytes > 0 => {
+                Some(DiskCache::new(dir.clone(), config.cache_bytes, &crate::info::identity(&config, &client)))
+            }
+            _ => None,
+        };
+        let threads = |e: std::io::Error| Fault::new(ErrorKind::Device, format!("cannot start a thread: {e}"));
+        let compiler = Compiler::start(client.clone(), &config.kind, disk, progress.clone()).map_err(threads)?;
+        let executor = Executor::start(client.clone(), device.clone(), progress.clone()).map_err(threads)?;
+        Ok(Device {
+            client,
+            device,
+            config,
+            compiler,
+            memory,
+            progress,
+            executor,
+            recorder: Mutex::new(Recorder {
+                sigs: FxHashMap::default(),
+                segment: Segment::default(),
+                plans: PlanTable::new(PLANS),
+            }),
+            settings: RwLock::new(Settings::default()),
+            mode: AtomicU8::new(Mode::Strict as u8),
+        })
+    }
+
+    /// Records a call of `form` (whose id is `form_id`).
+    ///
+    /// # Errors
+    /// Out of memory; in debug mode also what the op itself ran into.
+    pub fn call(&self, form_id: u32, form: &Form, args: &[CallArg<'_, Slot>]) -> Result<Outcome, Arc<Fault>> {
+        let settings = *self.settings.read();
+        let mut r = self.recorder.lock();
+        let seen = see(form_id, form, settings, args);
+        let Some(sig) = r.sigs.get(&seen.id) else { return Ok(Outcome::NeedMeta) };
+        let sig = sig.clone();
+        if let Way::Fallback(why) = &sig.way {
+            return Ok(Outcome::Fallback(why.clone()));
+        }
+        let fresh: u64 = sig.outs.iter().filter(|o| o.target == Target::Fresh).map(|o| o.nbytes).sum();
+        if !self.memory.fits(fresh) {
+            drop(r);
+            self.make_room(fresh).map_err(|f| Arc::new(f.at(&sig.form.name, &sig.site)))?;
+            return self.call(form_id, form, args);
+        }
+        let memory = &self.memory;
+        let node = r.segment.push(sig.clone(), seen.operands, seen.hosts, |k| {
+            let o = &sig.outs[k];
+            Value::with_hash(o.base.clone(), o.base_hash, Slot::pending(o.nbytes, memory))
+        });
+        let mut storages = SmallVec::new();
+        for (o, v) in sig.outs.iter().zip(&node.outs) {
+            storages.push(match (o.target, v) {
+                (Target::Fresh, Some(v)) => Some(Storage::holding(o.nbytes, v.clone())),
+                (Target::Write(i), Some(v)) => {
+                    if let Some(CallArg::Tensor(t)) = args.get(i)
+                        && let Some(s) = t.storage
+                    {
+                        s.set(Some(v.clone()));
+                    }
+                    None
+                }
+                _ => None,
+            });
+        }
+        let mode = self.mode();
+        let limit = match mode {
+            Mode::Fused => FUSED_NODES,
+            _ if HOLDS.get() > 0 => HELD_NODES,
+            _ => 1,
+        };
+        if r.segment.len() >= limit {
+            self.cut(&mut r);
+        }
+        drop(r);
+        if mode == Mode::Debug && HOLDS.get() == 0 {
+            self.wait_called(&sig, &storages, args)?;
+        }
+        Ok(Outcome::Called(Called { sig, storages }))
+    }
+
+    /// Debug eager: the op's own failure is raised by the op.
+    fn wait_called(
+        &self,
+        sig: &Sig,
+        storages: &[Option<Storage>],
+        args: &[CallArg<'_, Slot>],
+    ) -> Result<(), Arc<Fault>> {
+        for (o, s) in sig.outs.iter().zip(storages) {
+            let target = match o.target {
+                Target::Write(i) => match args.get(i) {
+                    Some(CallArg::Tensor(t)) => t.storage,
+                    _ => None,
+                },
+                _ => s.as_ref(),
+            };
+            if let Some(s) = target {
+                self.wait_storage(s, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what Meta said about a call (see [`Outcome::NeedMeta`]).
+    pub fn define(
+        &self,
+        form_id: u32,
+        form: &Arc<Form>,
+        args: &[CallArg<'_, Slot>],
+        metas: &[Option<MetaOut>],
+        site: &str,
+    ) {
+        let settings = *self.settings.read();
+        let id = see(form_id, form, settings, args).id;
+        let sig = Arc::new(define(id, form, settings, args, metas, site));
+        let mut r = self.recorder.lock();
+        if r.sigs.len() >= SIGNATURES {
+            r.sigs.clear();
+        }
+        r.sigs.insert(id, sig);
+    }
+
+    /// Ends the open segment and queues its plan.
+    fn cut(&self, r: &mut Recorder) {
+        if r.segment.is_empty() {
+            return;
+        }
+        let cut = r.segment.cut();
+        if cut.live.is_empty() {
+            return;
+        }
+        let plan = match r.plans.get(cut.key) {
+            Some(p) if !p.failed() => p,
+            _ => match lower(&cut) {
+                Ok(program) => {
+                    let plan = Arc::new(Plan::new(&program, &cut));
+                    r.plans.insert(cut.key, plan.clone());
+                    let text = program.module.to_string();
+                    crate::info::dump(&plan.op, cut.key, &text);
+                    self.compiler.submit(plan.clone(), text);
+                    plan
+                }
+                Err(e) => {
+                    let site = cut.nodes.first().map_or("", |n| &n.sig.site);
+                    let op = cut.nodes.first().map_or("", |n| &n.sig.form.name);
+                    let f = Arc::new(Fault::new(ErrorKind::Bug, e.to_string()).at(op, site));
+                    for &(n, k) in &cut.live {
+                        if let Some(v) = &cut.nodes[n as usize].outs[k as usize] {
+                            v.payload.fill(Err(f.clone()));
+                        }
+                    }
+                    return;
+                }
+            },
+        };
+        let hosts = plan
+            .params
+            .iter()
+            .filter_map(|p| match p {
+                Param::Host { node, slot, .. } | Param::Rng { node, slot } => {
+                    Some(cut.nodes[*node as usize].hosts[*slot as usize])
+                }
+                Param::Input(_) => None,
+            })
+            .collect();
+        let outs = cut.live.iter().filter_map(|&(n, k)| cut.nodes[n as usize].outs[k as usize].clone()).collect();
+        self.executor.send(Job::Run(Run { plan, inputs: cut.inputs, hosts, outs }));
+    }
+
+    /// Cuts what is recorded.
+    pub(crate) fn flush(&self) {
+        self.cut(&mut self.recorder.lock());
+    }
+
+    /// From here on this thread's calls stay in one segment…
+    pub fn hold(&self) {
+        HOLDS.set(HOLDS.get() + 1);
+    }
+
+    /// …until here.
+    pub fn release(&self) {
+        HOLDS.set(HOLDS.get().saturating_sub(1));
+        if HOLDS.get() == 0 && self.mode() != Mode::Fused {
+            self.flush();
+        }
+    }
+
+    /// Waits until everything recorded has run; whether it did in time.
+    pub fn synchronize(&self, timeout: Option<Duration>) -> bool {
+        let mark = self.mark();
+        self.wait_mark(&mark, timeout)
+    }
+
+    /// A point after everything recorded so far.
+    pub fn mark(&self) -> Arc<Mark> {
+        let mark = Arc::new(Mark::default());
+        let mut r = self.recorder.lock();
+        self.cut(&mut r);
+        self.executor.send(Job::Mark(mark.clone()));
+        mark
+    }
+
+    /// Waits for a mark; whether it was reached in time.
+    pub fn wait_mark(&self, mark: &Mark, timeout: Option<Duration>) -> bool {
+        self.progress.wait(timeout, || mark.is_reached())
+    }
+
+    /// Makes `bytes` fit under the memory limit by letting queued work finish.
+    pub(crate) fn make_room(&self, bytes: u64) -> Result<(), Fault> {
+        if self.memory.fits(bytes) {
+            return Ok(());
+        }
+        self.memory.count_retry();
+        self.synchronize(None);
+        if self.memory.fits(bytes) { Ok(()) } else { Err(self.memory.refuse(bytes)) }
+    }
+
+    /// The mode.
+    pub fn mode(&self) -> Mode {
+        match self.mode.load(Ordering::Relaxed) {
+            1 => Mode::Fused,
+            2 => Mode::Debug,
+            _ => Mode::Strict,
+        }
+    }
+
+    /// Changes the mode; what is recorded is cut first.
+    pub fn set_mode(&self, mode: Mode) {
+        self.flush();
+        self.mode.store(mode as u8, Ordering::Relaxed);
+    }
+
+    /// Changes the precision of float32 products from here on.
+    pub fn set_precision(&self, precision: tpu_hlo::Precision) {
+        self.settings.write().precision = precision;
+    }
+
+    /// Memory account.
+    pub fn memory_stats(&self) -> MemoryStats {
+        self.memory.stats()
+    }
+
+    /// The peak becomes the current use.
+    pub fn reset_peak(&self) {
+        self.memory.reset_peak();
+    }
+
+    /// Totals and counts start anew.
+    pub fn reset_accumulated(&self) {
+        self.memory.reset_accumulated();
+    }
+
+    /// Programs compiled by this process.
+    pub fn compile_count(&self) -> u64 {
+        self.compiler.count()
+    }
+
+    /// Drops all plans held in memory.
+    pub fn clear_plans(&self) {
+        self.recorder.lock().plans.clear();
+    }
+
+    pub(crate) fn table_counts(&self) -> (usize, usize, u64, u64) {
+        let r = self.recorder.lock();
+        (r.sigs.len(), r.plans.len(), r.plans.hits, r.plans.evictions)
+    }
+
+    /// Stops the threads: queued work is dropped, a compile under way gets a moment.
+    pub fn shutdown(&self) {
+        self.executor.stop();
+        self.compiler.stop(Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,32 @@
+//! Points in the device's queue: events, fences.
+
+use std::sync::OnceLock;
+use std::time::Instant;
+
+/// A point in the queue, reached when everything recorded before it has run.
+#[derive(Default)]
+pub struct Mark {
+    reached: OnceLock<Instant>,
+}
+
+impl Mark {
+    pub(crate) fn reach(&self) {
+        drop(self.reached.set(Instant::now()));
+    }
+
+    /// Whether it was reached.
+    pub fn is_reached(&self) -> bool {
+        self.reached.get().is_some()
+    }
+
+    /// Milliseconds from this mark to `end`; 0 if either was not reached.
+    pub fn elapsed_ms(&self, end: &Mark) -> f64 {
+        match (self.reached.get(), end.reached.get()) {
+            (Some(a), Some(b)) => {
+                let (sign, d) = if b >= a { (1.0, *b - *a) } else { (-1.0, *a - *b) };
+                sign * d.as_secs_f64() * 1e3
+            }
+            _ => 0.0,
+        }
+    }
+}
