@@ -1,0 +1,263 @@
+#include "Arguments.h"
+
+#include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/_to_copy.h>
+#include <c10/util/Exception.h>
+
+#include <cstring>
+
+namespace tpu {
+
+namespace {
+
+uint64_t bits(double value) {
+  uint64_t out;
+  std::memcpy(&out, &value, sizeof out);
+  return out;
+}
+
+void fill_scalar(TpuScalar& out, const c10::IValue& value) {
+  out.hi = 0;
+  if (value.isInt()) {
+    out.tag = TPU_S_INT;
+    out.lo = static_cast<uint64_t>(value.toInt());
+  } else if (value.isDouble()) {
+    out.tag = TPU_S_DOUBLE;
+    out.lo = bits(value.toDouble());
+  } else if (value.isBool()) {
+    out.tag = TPU_S_BOOL;
+    out.lo = value.toBool() ? 1 : 0;
+  } else if (value.isComplexDouble()) {
+    const auto z = value.toComplexDouble();
+    out.tag = TPU_S_COMPLEX;
+    out.lo = bits(z.real());
+    out.hi = bits(z.imag());
+  } else {  // symbolic or unsigned: let at::Scalar make it concrete
+    const at::Scalar s = value.toScalar();
+    if (s.isFloatingPoint()) {
+      out.tag = TPU_S_DOUBLE;
+      out.lo = bits(s.toDouble());
+    } else {
+      out.tag = TPU_S_INT;
+      out.lo = static_cast<uint64_t>(s.toLong());
+    }
+  }
+}
+
+int64_t int_of(const c10::IValue& value) {
+  return value.isBool() ? static_cast<int64_t>(value.toBool()) : value.toInt();
+}
+
+double double_of(const c10::IValue& value) {
+  return value.isInt() ? static_cast<double>(value.toInt()) : value.toDouble();
+}
+
+bool fill_list(TpuArg& arg, const c10::IValue& value, Travel travel, Frame& frame) {
+  const c10::ArrayRef<c10::IValue> items = value.toListRef();
+  arg.n = static_cast<uint32_t>(items.size());
+  switch (travel) {
+    case Travel::kTensorList:
+    case Travel::kIndexList: {
+      TpuTensor* out = frame.take<TpuTensor>(items.size());
+      arg.kind = TPU_A_TENSOR_LIST;
+      arg.tensors = out;
+      for (const c10::IValue& item : items) {
+        if (item.isNone() || !item.toTensor().defined()) {
+          fill_absent(*out++);
+        } else if (!fill_tensor(*out++, item.toTensor())) {
+          if (travel == Travel::kIndexList && item.toTensor().device().is_cpu())
+            return false;
+          raise_device_mismatch(item.toTensor());
+        } else if (travel == Travel::kIndexList && (out[-1].flags & TPU_T_HOST)) {
+          return false;
+        }
+      }
+      return true;
+    }
+    case Travel::kScalarList: {
+      TpuScalar* out = frame.take<TpuScalar>(items.size());
+      arg.kind = TPU_A_SCALAR_LIST;
+      arg.scalars = out;
+      for (const c10::IValue& item : items)
+        fill_scalar(*out++, item);
+      return true;
+    }
+    case Travel::kDoubleList: {
+      double* out = frame.take<double>(items.size());
+      arg.kind = TPU_A_DOUBLE_LIST;
+      arg.doubles = out;
+      for (const c10::IValue& item : items)
+        *out++ = double_of(item);
+      return true;
+    }
+    default: {
+      int64_t* out = frame.take<int64_t>(items.size());
+      arg.kind = TPU_A_INT_LIST;
+      arg.ints = out;
+      for (const c10::IValue& item : items)
+        *out++ = int_of(item);
+      return true;
+    }
+  }
+}
+
+}  // namespace
+
+Travel travel_of(const c10::Argument& argument) {
+  c10::TypePtr type = argument.type();
+  if (type->kind() == c10::TypeKind::OptionalType)
+    type = type->castRaw<c10::OptionalType>()->getElementType();
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType:
+      return Travel::kTensor;
+    case c10::TypeKind::NumberType:
+      return Travel::kScalar;
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+      return Travel::kInt;
+    case c10::TypeKind::BoolType:
+      return Travel::kBool;
+    case c10::TypeKind::FloatType:
+      return Travel::kDouble;
+    case c10::TypeKind::StringType:
+      return Travel::kString;
+    case c10::TypeKind::DeviceObjType:
+      return Travel::kDevice;
+    case c10::TypeKind::GeneratorType:
+      return Travel::kGenerator;
+    case c10::TypeKind::ListType:
+      break;
+    default:
+      return Travel::kUnknown;
+  }
+  const c10::TypePtr item = type->castRaw<c10::ListType>()->getElementType();
+  switch (item->kind()) {
+    case c10::TypeKind::TensorType:
+      return Travel::kTensorList;
+    case c10::TypeKind::OptionalType:
+      return item->castRaw<c10::OptionalType>()->getElementType()->kind() == c10::TypeKind::TensorType
+          ? Travel::kIndexList
+          : Travel::kUnknown;
+    case c10::TypeKind::NumberType:
+      return Travel::kScalarList;
+    case c10::TypeKind::FloatType:
+      return Travel::kDoubleList;
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+    case c10::TypeKind::BoolType:
+      return Travel::kIntList;
+    default:
+      return Travel::kUnknown;
+  }
+}
+
+void fill_host_value(TpuTensor& out, const at::Tensor& tensor) {
+  out = TpuTensor{};
+  out.dtype = static_cast<uint8_t>(tensor.scalar_type());
+  out.flags = TPU_T_HOST;
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
+    out.flags |= TPU_T_WRAPPED_NUMBER;
+  const bool plain = !tensor.is_conj() && !tensor.is_neg();
+  if (plain && tensor.scalar_type() == at::kLong) {
+    out.host = {TPU_S_INT, static_cast<uint64_t>(*static_cast<const int64_t*>(tensor.const_data_ptr())), 0};
+  } else if (plain && tensor.scalar_type() == at::kDouble) {
+    out.host = {TPU_S_DOUBLE, bits(*static_cast<const double*>(tensor.const_data_ptr())), 0};
+  } else {
+    fill_scalar(out.host, at::_local_scalar_dense(tensor.resolve_conj().resolve_neg()));
+  }
+}
+
+void raise_device_mismatch(const at::Tensor& other) {
+  TORCH_CHECK(
+      false, "Expected all tensors to be on the same device, but found at least two devices, ", device(), " and ",
+      other.device(), "!");
+}
+
+bool fill_arguments(const Form& form, const c10::IValue* values, TpuArg* args, Frame& frame) {
+  for (uint32_t k = 0; k < form.n_args; ++k) {
+    const c10::IValue& value = values[k];
+    TpuArg& arg = args[k];
+    arg.n = 1;
+    if (value.isNone()) {
+      arg.kind = TPU_A_NONE;
+      arg.n = 0;
+      continue;
+    }
+    switch (form.travel[k]) {
+      case Travel::kTensor: {
+        const at::Tensor& tensor = value.toTensor();
+        if (!tensor.defined()) {
+          arg.kind = TPU_A_NONE;
+          arg.n = 0;
+          break;
+        }
+        TpuTensor* out = frame.take<TpuTensor>(1);
+        if (C10_UNLIKELY(!fill_tensor(*out, tensor)))
+          raise_device_mismatch(tensor);
+        arg.kind = TPU_A_TENSOR;
+        arg.tensors = out;
+        break;
+      }
+      case Travel::kScalar:
+        arg.kind = TPU_A_SCALAR;
+        fill_scalar(arg.scalar, value);
+        break;
+      case Travel::kInt:
+        arg.kind = TPU_A_INT;
+        arg.i = int_of(value);
+        break;
+      case Travel::kBool:
+        arg.kind = TPU_A_BOOL;
+        arg.i = int_of(value);
+        break;
+      case Travel::kDouble:
+        arg.kind = TPU_A_DOUBLE;
+        arg.d = double_of(value);
+        break;
+      case Travel::kString: {
+        const std::string& text = value.toStringRef();
+        arg.kind = TPU_A_STRING;
+        arg.n = static_cast<uint32_t>(text.size());
+        arg.str = text.data();
+        break;
+      }
+      case Travel::kDevice:
+        arg.kind = TPU_A_DEVICE;
+        arg.i = 0;
+        break;
+      case Travel::kGenerator:
+        arg.kind = TPU_A_NONE;  // the caller, which holds the generator's lock, puts seed and offset here
+        break;
+      case Travel::kUnknown:
+        TORCH_INTERNAL_ASSERT(false, form.name, ": argument ", k, " has a type that does not cross to the core");
+      default:
+        if (C10_UNLIKELY(!fill_list(arg, value, form.travel[k], frame)))
+          return false;
+    }
+  }
+  return true;
+}
+
+void bring_indices(const Form& form, c10::IValue* values) {
+  for (uint32_t k = 0; k < form.n_args; ++k) {
+    if (form.travel[k] != Travel::kIndexList || values[k].isNone())
+      continue;
+    c10::List<std::optional<at::Tensor>> moved;
+    for (const std::optional<at::Tensor>& item : values[k].toOptionalTensorVector()) {
+      if (item.has_value() && item->defined() && item->device().is_cpu())
+        moved.push_back(at::_to_copy(*item, item->options().device(device())));
+      else
+        moved.push_back(item);
+    }
+    values[k] = std::move(moved);
+  }
+}
+
+void check_written(const Form& form, const c10::IValue* values) {
+  for (const int32_t k : form.written) {
+    if (values[k].isTensor() && values[k].toTensor().defined() && values[k].toTensor().device().type() != kDevice)
+      raise_device_mismatch(values[k].toTensor());
+  }
+}
+
+}  // namespace tpu

@@ -1,0 +1,61 @@
+// A callable form of an op of the core's table: its functional, in-place, mutable or out= overload.
+#pragma once
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
+
+#include <string>
+#include <vector>
+
+#include "capi.h"
+
+namespace tpu {
+
+// How an argument travels, decided once from its schema type.
+enum class Travel : uint8_t {
+  kTensor,
+  kTensorList,
+  kIndexList,  // Tensor?[]: indices, which may sit on the host and are brought over
+  kScalar,
+  kScalarList,
+  kInt,
+  kIntList,
+  kBool,
+  kDouble,
+  kDoubleList,
+  kString,
+  kDevice,
+  kGenerator,
+  kUnknown,
+};
+Travel travel_of(const c10::Argument& argument);
+
+struct Form {
+  explicit Form(const c10::OperatorHandle& handle) : op(handle) {}
+
+  c10::OperatorHandle op;
+  uint32_t id = 0;
+  uint32_t n_args = 0;
+  bool is_out = false;
+  bool random = false;
+  bool returns_list = false;
+  int32_t generator_arg = -1;
+  c10::SmallVector<Travel, 8> travel;      // per argument
+  c10::SmallVector<int32_t, 4> writes;     // per output of the functional op: the argument it is written into, or -1
+  c10::SmallVector<int32_t, 4> returns;    // per return of this form: the argument it is, or -1 for a fresh tensor
+  c10::SmallVector<int32_t, 4> written;    // arguments that are written, each once
+  std::string name;
+};
+
+// The form registered under this name ("aten::copy_"), or null.
+const Form* find_form(const char* name, const char* overload = "");
+
+// Runs the form on the arguments on top of the stack and leaves its returns there.
+void call_form(const Form& form, torch::jit::Stack* stack);
+
+std::vector<std::string> form_names();
+// Names of the table that this torch cannot serve, and schemas that differ from the dispatcher's.
+const std::vector<std::string>& unmatched_ops();
+const std::vector<std::string>& schema_mismatches();
+
+}  // namespace tpu

@@ -1,0 +1,288 @@
+// At load: each op of the core's table meets the dispatcher. The in-place, mutable and out= overloads are found by
+// comparing schemas, never by a list of names, and every form gets the one boxed kernel.
+#include "Form.h"
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/jit/frontend/function_schema_parser.h>
+#include <torch/library.h>
+
+#include <cstring>
+#include <memory>
+#include <sstream>
+#include <unordered_map>
+
+#include "Registration.h"
+
+namespace tpu {
+
+namespace {
+
+using c10::Argument;
+using c10::FunctionSchema;
+using c10::OperatorHandle;
+
+std::vector<std::string> g_unmatched;
+std::vector<std::string> g_mismatches;
+std::unordered_map<std::string, std::unique_ptr<Form>> g_forms;
+
+// All overloads of each base name ("aten::add" -> add.Tensor, add.out, ...).
+using Overloads = std::unordered_map<std::string, std::vector<OperatorHandle>>;
+const Overloads& overloads() {
+  static const Overloads all = [] {
+    Overloads out;
+    auto& dispatcher = c10::Dispatcher::singleton();
+    for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+      if (auto op = dispatcher.findSchema(name))
+        out[name.name].push_back(*op);
+    }
+    return out;
+  }();
+  return all;
+}
+
+bool is_written(const Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+bool same_argument(const Argument& a, const Argument& b) {
+  return a.name() == b.name() && *a.real_type() == *b.real_type();
+}
+
+std::vector<const Argument*> arguments_of(const FunctionSchema& schema, bool without_outs) {
+  std::vector<const Argument*> out;
+  for (const Argument& argument : schema.arguments())
+    if (!(without_outs && argument.kwarg_only() && is_written(argument)))
+      out.push_back(&argument);
+  return out;
+}
+
+bool same_arguments(const FunctionSchema& functional, const FunctionSchema& form, bool without_outs) {
+  const auto a = arguments_of(functional, false);
+  const auto b = arguments_of(form, without_outs);
+  if (a.size() != b.size())
+    return false;
+  for (size_t k = 0; k < a.size(); ++k)
+    if (!same_argument(*a[k], *b[k]))
+      return false;
+  return true;
+}
+
+bool writes_anything(const FunctionSchema& schema) {
+  for (const Argument& argument : schema.arguments())
+    if (is_written(argument))
+      return true;
+  return false;
+}
+
+bool has_outs(const FunctionSchema& schema) {
+  for (const Argument& argument : schema.arguments())
+    if (argument.kwarg_only() && is_written(argument))
+      return true;
+  return false;
+}
+
+bool is_tensor(const Argument& ret) {
+  return ret.type()->kind() == c10::TypeKind::TensorType;
+}
+bool is_tensor_list(const Argument& ret) {
+  return ret.type()->kind() == c10::TypeKind::ListType &&
+      ret.type()->castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::TensorType;
+}
+
+struct Kernel final : c10::OperatorKernel {
+  explicit Kernel(const Form* form) : form(form) {}
+  void operator()(const OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    call_form(*form, stack);
+  }
+  const Form* form;
+};
+
+// Holds the plan open around PyTorch's own composite kernel, so that all it records becomes one plan. That kernel is
+// reached under a backend key nobody registers anything for, whose table entry is therefore the composite one.
+struct HoldKernel final : c10::OperatorKernel {
+  struct Hold {
+    Hold() {
+      tpu_hold();
+    }
+    ~Hold() {
+      tpu_release();
+    }
+  };
+  void operator()(const OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    Hold hold;
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::IPU), stack);
+  }
+};
+
+torch::Library& library() {
+  static torch::Library aten(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  return aten;
+}
+
+std::string key_of(const c10::OperatorName& name) {
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+// Builds the form if its outputs and arguments can cross; empty text, or why not.
+std::string add_form(uint32_t op_id, size_t n_outputs, const OperatorHandle& op) {
+  const FunctionSchema& schema = op.schema();
+  const std::string name = key_of(op.operator_name());
+  if (g_forms.count(name) != 0)
+    return {};
+  auto form = std::make_unique<Form>(op);
+  form->name = name;
+  form->n_args = static_cast<uint32_t>(schema.arguments().size());
+  form->random = tpu_op_is_random(op_id) != 0;
+  form->is_out = has_outs(schema);
+  for (uint32_t k = 0; k < form->n_args; ++k) {
+    const Argument& argument = schema.arguments()[k];
+    form->travel.push_back(travel_of(argument));
+    if (form->travel.back() == Travel::kUnknown)
+      return "argument " + argument.name() + " has a type that does not cross";
+    if (form->travel.back() == Travel::kGenerator)
+      form->generator_arg = static_cast<int32_t>(k);
+    if (is_written(argument))
+      form->written.push_back(static_cast<int32_t>(k));
+  }
+  for (const Argument& ret : schema.returns()) {
+    int32_t source = -1;
+    if (is_written(ret)) {
+      for (const int32_t k : form->written)
+        if (schema.arguments()[k].alias_info()->beforeSets() == ret.alias_info()->beforeSets())
+          source = k;
+    } else if (is_tensor(ret)) {
+      form->writes.push_back(-1);
+    } else if (is_tensor_list(ret) && schema.returns().size() == 1) {
+      form->writes.push_back(-1);
+      form->returns_list = true;
+    } else {
+      return "it returns " + ret.type()->str();
+    }
+    form->returns.push_back(source);
+  }
+  for (const int32_t k : form->written)
+    form->writes.push_back(k);
+  if (form->writes.size() != n_outputs)
+    return name + " has " + std::to_string(form->writes.size()) + " outputs, the functional op " +
+        std::to_string(n_outputs);
+  form->id = tpu_register_form(
+      op_id, form->name.c_str(), form->writes.data(), static_cast<uint32_t>(form->writes.size()));
+
+  // A kernel of ours on an implicit composite would take its derivative away; what it is composed of has kernels.
+  const bool composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  const bool taken = op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
+  if (!composite && !taken && schema.name().rfind("aten::", 0) == 0) {
+    const std::string local = name.substr(std::strlen("aten::"));
+    library().impl(
+        local.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(form.get())));
+  } else if (composite) {
+    g_unmatched.push_back(name + ": composite, so no kernel is registered");
+  }
+  g_forms.emplace(name, std::move(form));
+  return {};
+}
+
+// Arguments and return types, without alias annotations.
+std::string normal_text(const FunctionSchema& schema) {
+  std::ostringstream out;
+  for (const Argument& argument : schema.arguments()) {
+    out << (argument.kwarg_only() ? "*" : "") << argument.real_type()->str() << " " << argument.name();
+    if (argument.default_value().has_value())
+      out << "=" << *argument.default_value();
+    out << ", ";
+  }
+  out << "->";
+  for (const Argument& ret : schema.returns())
+    out << " " << ret.real_type()->str();
+  return out.str();
+}
+
+void add_op(uint32_t op_id) {
+  std::string text = tpu_op_schema(op_id);
+  if (text.substr(0, text.find('(')).find("::") == std::string::npos)
+    text = "aten::" + text;
+  const std::string full = text.substr(0, text.find('('));
+  std::optional<FunctionSchema> declared;
+  try {
+    declared.emplace(torch::jit::parseSchema(text));
+  } catch (const std::exception& error) {
+    g_mismatches.push_back(full + ": cannot be parsed: " + error.what());
+    return;
+  }
+  const std::string& base = declared->name();
+  const size_t n_outputs = declared->returns().size();
+  size_t found = 0;
+  std::string why = "this torch has no such operator";
+  const auto try_form = [&](const OperatorHandle& op) {
+    const std::string reason = add_form(op_id, n_outputs, op);
+    if (reason.empty())
+      ++found;
+    else
+      why = reason;
+  };
+
+  if (auto functional = c10::Dispatcher::singleton().findSchema(declared->operator_name())) {
+    if (normal_text(*declared) != normal_text(functional->schema()))
+      g_mismatches.push_back(
+          full + ": table " + normal_text(*declared) + " | torch " + normal_text(functional->schema()));
+    if (!writes_anything(functional->schema()))
+      try_form(*functional);
+  }
+  std::vector<std::string> names{base, base + "_"};
+  static const std::string suffix = "_functional";
+  if (base.size() > suffix.size() && base.compare(base.size() - suffix.size(), suffix.size(), suffix) == 0)
+    names.push_back(base.substr(0, base.size() - suffix.size()));
+  for (const std::string& name : names) {
+    const auto group = overloads().find(name);
+    if (group == overloads().end())
+      continue;
+    for (const OperatorHandle& op : group->second) {
+      const FunctionSchema& schema = op.schema();
+      if (writes_anything(schema) && same_arguments(*declared, schema, has_outs(schema)))
+        try_form(op);
+    }
+  }
+  if (found == 0)
+    g_unmatched.push_back(full + ": " + why);
+}
+
+}  // namespace
+
+const Form* find_form(const char* name, const char* overload) {
+  const auto found = g_forms.find(*overload == 0 ? std::string(name) : std::string(name) + "." + overload);
+  return found == g_forms.end() ? nullptr : found->second.get();
+}
+
+std::vector<std::string> form_names() {
+  std::vector<std::string> out;
+  for (const auto& [name, form] : g_forms)
+    out.push_back(name);
+  return out;
+}
+
+const std::vector<std::string>& unmatched_ops() {
+  return g_unmatched;
+}
+
+const std::vector<std::string>& schema_mismatches() {
+  return g_mismatches;
+}
+
+void register_forms() {
+  for (uint32_t op = 0; op < tpu_op_count(); ++op)
+    add_op(op);
+  for (const auto& [base, group] : overloads()) {
+    if (base.rfind("aten::_foreach_", 0) != 0)
+      continue;
+    for (const OperatorHandle& op : group) {
+      if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+          !op.hasKernelForDispatchKey(c10::DispatchKey::IPU) &&
+          !op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1))
+        library().impl(
+            key_of(op.operator_name()).substr(std::strlen("aten::")).c_str(),
+            torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HoldKernel>()));
+    }
+  }
+}
+
+}  // namespace tpu

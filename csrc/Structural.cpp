@@ -1,0 +1,190 @@
+// What every PrivateUse1 backend must bring itself: allocation, storage, the views that PyTorch does not compose, copies.
+#include "Structural.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/_efficientzerotensor_native.h>
+#include <ATen/ops/_native_batch_norm_legit.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/all.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
+#include <ATen/ops/view_native.h>
+#include <torch/library.h>
+
+#include "Arguments.h"
+#include "Copy.h"
+#include "Registration.h"
+
+namespace tpu {
+
+namespace {
+
+using at::IntArrayRef;
+using at::Tensor;
+using std::optional;
+
+c10::ScalarType check_options(
+    optional<c10::ScalarType> dtype, optional<c10::Layout> layout, optional<c10::Device> on, optional<bool> pinned) {
+  TORCH_CHECK(
+      layout.value_or(c10::Layout::Strided) == c10::Layout::Strided, "tpu tensors are strided, not ", *layout, ".");
+  TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
+  if (on.has_value())
+    check_index(on->index());
+  return dtype.value_or(c10::typeMetaToScalarType(at::get_default_dtype()));
+}
+
+constexpr c10::DispatchKeySet kKeys{c10::DispatchKey::PrivateUse1};
+
+Tensor empty(
+    IntArrayRef size, optional<c10::ScalarType> dtype, optional<c10::Layout> layout, optional<c10::Device> on,
+    optional<bool> pinned, optional<c10::MemoryFormat> format) {
+  return at::detail::empty_generic(size, allocator(), kKeys, check_options(dtype, layout, on, pinned), format);
+}
+
+Tensor empty_strided(
+    IntArrayRef size, IntArrayRef stride, optional<c10::ScalarType> dtype, optional<c10::Layout> layout,
+    optional<c10::Device> on, optional<bool> pinned) {
+  return at::detail::empty_strided_generic(size, stride, allocator(), kKeys, check_options(dtype, layout, on, pinned));
+}
+
+void make_room(const Tensor& tensor) {
+  if (tensor.numel() == 0)
+    return;
+  const size_t needed = at::detail::computeStorageNbytes(
+      tensor.sizes(), tensor.strides(), tensor.element_size(), tensor.storage_offset());
+  if (needed > tensor.storage().nbytes()) {
+    TORCH_CHECK(tensor.storage().resizable(), "Trying to resize storage that is not resizable");
+    resize_storage(tensor.storage(), needed);
+  }
+}
+
+const Tensor& resize_(const Tensor& self, IntArrayRef size, optional<c10::MemoryFormat> format) {
+  c10::TensorImpl* impl = self.unsafeGetTensorImpl();
+  if (self.sizes() != size) {
+    impl->set_sizes_contiguous(size);
+    make_room(self);
+  }
+  if (format.has_value()) {
+    TORCH_CHECK(*format != c10::MemoryFormat::Preserve, "Unsupported memory format", *format);
+    impl->empty_tensor_restride(*format);
+  }
+  return self;
+}
+
+Tensor& set_storage(Tensor& self, c10::Storage source, int64_t offset, IntArrayRef size, IntArrayRef stride) {
+  TORCH_CHECK(
+      source.device().type() == kDevice, "Attempted to set the storage of a tensor on device \"", self.device(),
+      "\" to a storage on different device \"", source.device(),
+      "\". This is no longer allowed; the devices must match.");
+  TORCH_CHECK(offset >= 0, "Tensor: invalid storage offset ", offset);
+  TORCH_CHECK(
+      stride.empty() || stride.size() == size.size(), "unequal size length (", size.size(), ") and stride length (",
+      stride.size(), ")");
+  c10::TensorImpl* impl = self.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(std::move(source));
+  impl->set_storage_offset(offset);
+  if (stride.empty() && !size.empty())
+    impl->set_sizes_contiguous(size);
+  else
+    impl->set_sizes_and_strides(size, stride);
+  make_room(self);
+  return self;
+}
+
+Tensor& set_whole_storage(Tensor& self, c10::Storage source) {
+  const int64_t n = static_cast<int64_t>(source.nbytes() / self.element_size());
+  return set_storage(self, std::move(source), 0, {n}, {});
+}
+
+Tensor& set_tensor(Tensor& self, const Tensor& source) {
+  if (self.is_same(source))
+    return self;
+  return set_storage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
+}
+
+Tensor& set_empty(Tensor& self) {
+  return set_storage(self, Tensor(at::detail::empty_generic({0}, allocator(), kKeys, self.scalar_type(), {})).storage(), 0, {0}, {});
+}
+
+bool is_set_to(const Tensor& self, const Tensor& source) {
+  return self.storage().unsafeGetStorageImpl() == source.storage().unsafeGetStorageImpl() &&
+      self.storage_offset() == source.storage_offset() && self.sizes() == source.sizes() &&
+      self.strides() == source.strides();
+}
+
+Tensor view(const Tensor& self, IntArrayRef size) {
+  return at::native::view(self, size);
+}
+
+Tensor copy_from(const Tensor& self, const Tensor& target, bool non_blocking) {
+  Tensor to = target;
+  return copy_(to, self, non_blocking);
+}
+
+Tensor copy_from_and_resize(const Tensor& self, const Tensor& target) {
+  if (target.sizes() != self.sizes())
+    target.resize_(self.sizes());
+  return copy_from(self, target, false);
+}
+
+void record_stream(Tensor&, c10::Stream) {}  // one queue keeps order: memory is never reused too early
+
+bool equal(const Tensor& self, const Tensor& other) {
+  TORCH_CHECK(
+      self.device() == other.device(), "Cannot compare two tensors on different devices. Got: ", self.device(), " and ",
+      other.device());
+  return self.sizes() == other.sizes() && (self.numel() == 0 || at::all(at::eq(self, other)).item().toBool());
+}
+
+// native_batch_norm writes the running statistics though its schema does not say so; this overload's schema does.
+std::tuple<Tensor, Tensor, Tensor> native_batch_norm(
+    const Tensor& input, const optional<Tensor>& weight, const optional<Tensor>& bias, const optional<Tensor>& mean,
+    const optional<Tensor>& var, bool training, double momentum, double eps) {
+  if (mean.has_value() && mean->defined() && var.has_value() && var->defined()) {
+    Tensor running_mean = *mean, running_var = *var;
+    return at::_native_batch_norm_legit(
+        input, weight, bias, running_mean, running_var, training, momentum, eps);
+  }
+  return at::_native_batch_norm_legit(input, weight, bias, training, momentum, eps);
+}
+
+}  // namespace
+
+bool take_geometry(const Tensor& out, const Tensor& twin) {
+  if (out.sizes() == twin.sizes())
+    return false;
+  out.unsafeGetTensorImpl()->set_sizes_and_strides(twin.sizes(), twin.strides());
+  make_room(out);
+  return true;
+}
+
+void register_structural() {
+  static torch::Library m(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  m.impl("empty.memory_format", TORCH_FN(empty));
+  m.impl("empty_strided", TORCH_FN(empty_strided));
+  m.impl("_efficientzerotensor", TORCH_FN(at::native::_efficientzerotensor));
+  m.impl("resize_", TORCH_FN(resize_));
+  m.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
+  m.impl("set_.source_Storage", TORCH_FN(set_whole_storage));
+  m.impl("set_.source_Tensor", TORCH_FN(set_tensor));
+  m.impl("set_", TORCH_FN(set_empty));
+  m.impl("is_set_to", TORCH_FN(is_set_to));
+  m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
+  m.impl("view", TORCH_FN(view));
+  m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+  m.impl("unfold", TORCH_FN(at::native::unfold));
+  m.impl("view_as_real", TORCH_FN(at::native::view_as_real));
+  m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
+  m.impl("copy_", TORCH_FN(copy_));
+  m.impl("_copy_from", TORCH_FN(copy_from));
+  m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  m.impl("_local_scalar_dense", TORCH_FN(local_scalar));
+  m.impl("record_stream", TORCH_FN(record_stream));
+  m.impl("equal", TORCH_FN(equal));
+  m.impl("native_batch_norm", TORCH_FN(native_batch_norm));
+}
+
+}  // namespace tpu
