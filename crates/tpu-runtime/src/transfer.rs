@@ -3,7 +3,8 @@
 use crate::elements::element_type;
 use crate::fault::Fault;
 use crate::slot::Slot;
-use crate::{Device, Storage, TensorArg, Value};
+use crate::{CallArg, Device, Form, MetaOut, Outcome, Storage, TensorArg, Value};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
 use tpu_base::ErrorKind;
@@ -31,6 +32,40 @@ impl Device {
         }
         let base = base_for(t.dtype, t.sizes, t.strides, t.offset, storage.nbytes as i64);
         self.fill(storage, base, bytes)
+    }
+
+    /// Writes `bytes`, the elements in row-major order, through a view that covers only part of its storage; `copy` is the
+    /// registered form of `copy_`.
+    ///
+    /// # Errors
+    /// As [`Device::upload`]; what the write itself ran into.
+    pub fn upload_part(
+        &self,
+        copy: (u32, &Arc<Form>),
+        t: &TensorArg<'_, Slot>,
+        bytes: &[u8],
+    ) -> Result<(), Arc<Fault>> {
+        if t.sizes.contains(&0) {
+            return Ok(());
+        }
+        let mut strides: SmallVec<[i64; 6]> = SmallVec::from_elem(1, t.sizes.len());
+        for d in (1..t.sizes.len()).rev() {
+            strides[d - 1] = strides[d] * t.sizes[d];
+        }
+        let sent = Storage::empty(bytes.len() as u64);
+        let source = TensorArg { storage: Some(&sent), strides: &strides, offset: 0, conj: false, neg: false, ..*t };
+        self.upload(&source, bytes).map_err(Arc::new)?;
+        let args = [CallArg::Tensor(*t), CallArg::Tensor(source), CallArg::Bool(false)];
+        let (id, form) = copy;
+        let meta = MetaOut { dtype: t.dtype, sizes: t.sizes.into(), strides: t.strides.into() };
+        for _ in 0..2 {
+            match self.call(id, form, &args)? {
+                Outcome::Called(_) => return Ok(()),
+                Outcome::NeedMeta => self.define(id, form, &args, &[Some(meta.clone())], ""),
+                Outcome::Fallback(why) => return Err(Arc::new(Fault::new(ErrorKind::Bug, why))),
+            }
+        }
+        Err(Arc::new(Fault::new(ErrorKind::Bug, "a signature was not kept")))
     }
 
     /// A value of `base` from `bytes`, put into `storage`.
