@@ -55,11 +55,9 @@ pub fn define<P>(
     }
     for write in &form.writes[declared..] {
         let meta = write.and_then(|i| match &sig.args[i] {
-            ArgSpec::Tensor(t) => Some(MetaOut {
-                dtype: t.view.dtype,
-                sizes: t.view.sizes.clone(),
-                strides: t.view.strides.clone(),
-            }),
+            ArgSpec::Tensor(t) => {
+                Some(MetaOut { dtype: t.view.dtype, sizes: t.view.sizes.clone(), strides: t.view.strides.clone() })
+            }
             _ => None,
         });
         sig.outs.push(out_spec(&sig.args, meta.as_ref(), *write));
@@ -100,11 +98,8 @@ fn sig_arg(a: &ArgSpec) -> SigArg {
 impl Specs {
     fn arg<P>(&mut self, form: &Form, position: usize, a: &CallArg<'_, P>) -> ArgSpec {
         let operand = |s: Scalar| form.is_operand(position, s);
-        let wrapped = |n: &mut Specs, s: Scalar| ArgSpec::Host {
-            slot: n.slot(),
-            dtype: s.dtype(DType::F64),
-            wrapped: true,
-        };
+        let wrapped =
+            |n: &mut Specs, s: Scalar| ArgSpec::Host { slot: n.slot(), dtype: s.dtype(DType::F64), wrapped: true };
         match a {
             CallArg::None => ArgSpec::None,
             CallArg::Tensor(t) => self.tensor(t),

@@ -23,7 +23,8 @@ fn step<'b>(v: V<'b>, s: &Step) -> V<'b> {
             let v = if v.dtype() == DType::Bool { v.convert(DType::U8) } else { v };
             match dtype {
                 DType::Bool => {
-                    let bytes = if v.dtype() == DType::U8 { v } else { v.bitcast_to(Type::new(DType::U8, dims.to_vec())) };
+                    let bytes =
+                        if v.dtype() == DType::U8 { v } else { v.bitcast_to(Type::new(DType::U8, dims.to_vec())) };
                     bytes.convert(DType::Bool)
                 }
                 d if v.dtype() == *d => v,

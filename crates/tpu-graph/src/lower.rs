@@ -55,8 +55,7 @@ struct NodeRef<'a> {
 /// # Errors
 /// The first mistake a lowering made.
 pub fn lower<P>(cut: &Cut<P>) -> Result<Program, Error> {
-    let nodes: Vec<NodeRef<'_>> =
-        cut.nodes.iter().map(|n| NodeRef { sig: &n.sig, operands: &n.operands }).collect();
+    let nodes: Vec<NodeRef<'_>> = cut.nodes.iter().map(|n| NodeRef { sig: &n.sig, operands: &n.operands }).collect();
     let bases: Vec<&Base> = cut.inputs.iter().map(|v| &v.base).collect();
     let name = match nodes.as_slice() {
         [one] => symbol(&one.sig.form.name),
@@ -111,9 +110,11 @@ fn program(nodes: &[NodeRef<'_>], inputs: &[&Base], live: &[(u32, u32)], name: &
     }
     let checks = std::mem::take(&mut l.checks);
     if !checks.is_empty() {
-        let code = checks.iter().enumerate().rev().fold(b.scalar(DType::I32, 0), |code, (i, c)| {
-            c.ok.select(code, b.scalar(DType::I32, i as i64 + 1))
-        });
+        let code = checks
+            .iter()
+            .enumerate()
+            .rev()
+            .fold(b.scalar(DType::I32, 0), |code, (i, c)| c.ok.select(code, b.scalar(DType::I32, i as i64 + 1)));
         results.push(code);
     }
     let aliases = aliases(nodes, inputs, live, &params.made.borrow());

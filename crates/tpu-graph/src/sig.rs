@@ -9,7 +9,6 @@ use tpu_aten::{ArgType, Entry, Settings, SigArg};
 use tpu_base::{DType, Scalar};
 
 /// A tensor argument of a call.
-#[derive(Clone, Copy)]
 pub struct TensorArg<'a, P> {
     /// Its storage; `None` for a 0-d host tensor.
     pub storage: Option<&'a Storage<P>>,
@@ -31,8 +30,14 @@ pub struct TensorArg<'a, P> {
     pub host: Scalar,
 }
 
+impl<P> Clone for TensorArg<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<P> Copy for TensorArg<'_, P> {}
+
 /// One argument of a call.
-#[derive(Clone)]
 pub enum CallArg<'a, P> {
     /// Not given.
     None,

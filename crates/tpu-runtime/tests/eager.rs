@@ -12,9 +12,9 @@ fn plugins() -> Vec<PathBuf> {
     let lib = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv/lib"));
     let site = std::fs::read_dir(&lib).into_iter().flatten().flatten().map(|d| d.path().join("site-packages"));
     let found = site.flat_map(|s| {
-        ["fastatomstruct_xla_cpu", "lammps_jax_pjrt_cpu"].into_iter().flat_map(move |p| {
-            std::fs::read_dir(s.join(p)).into_iter().flatten().flatten().map(|f| f.path())
-        })
+        ["fastatomstruct_xla_cpu", "lammps_jax_pjrt_cpu"]
+            .into_iter()
+            .flat_map(move |p| std::fs::read_dir(s.join(p)).into_iter().flatten().flatten().map(|f| f.path()))
     });
     found.filter(|p| p.extension().is_some_and(|e| e == "so")).collect()
 }
