@@ -23,13 +23,27 @@ class Stream(torch.Stream):
 
 
 class Event(torch.Event):
+    # PyTorch takes the time between two plain torch.Events only, not between subclasses: each timing event has one.
+    _clock: torch.Event | None = None
+
     def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> "Event":
         options = {"enable_timing": enable_timing, "blocking": blocking, "interprocess": interprocess}
-        return super().__new__(cls, device="tpu", **options)
+        event = super().__new__(cls, device="tpu", **options)
+        if enable_timing:
+            event._clock = torch.Event("tpu", enable_timing=True)
+        return event
 
     def record(self, stream: torch.Stream | None = None) -> "Event":
-        super().record(current_stream() if stream is None else stream)
+        stream = current_stream() if stream is None else stream
+        super().record(stream)
+        if self._clock is not None:
+            self._clock.record(stream)
         return self
+
+    def elapsed_time(self, other: torch.Event) -> float:
+        """Milliseconds from this event to `other`; both recorded with timing and reached."""
+        start, end = (getattr(event, "_clock", None) or event for event in (self, other))
+        return start.elapsed_time(end)
 
     def wait(self, stream: torch.Stream | None = None) -> None:
         super().wait(current_stream() if stream is None else stream)
