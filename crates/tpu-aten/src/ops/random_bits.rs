@@ -1,0 +1,78 @@
+//! From random bits to numbers of each distribution: the only place where bits become reals.
+
+use crate::cx::Cx;
+use tpu_base::DType;
+use tpu_hlo::V;
+
+/// Random bits, none where none are wanted.
+fn bits<'b>(cx: &Cx<'b>, dtype: DType, dims: &[i64]) -> V<'b> {
+    if dims.contains(&0) { cx.b.zeros(dtype, dims) } else { cx.random_bits(dtype, dims) }
+}
+
+/// An integer of as many random bits as `dtype` (float32 or float64) has in its significand, less `spare`; as a signed
+/// integer value and its number of bits.
+fn significand<'b>(cx: &Cx<'b>, dtype: DType, dims: &[i64], spare: i64) -> (V<'b>, i64) {
+    if dtype == DType::F64 {
+        let n = 53 - spare;
+        (bits(cx, DType::U64, dims).shr_logical(64 - n).convert(DType::I64), n)
+    } else {
+        let n = 24 - spare;
+        (bits(cx, DType::U32, dims).shr_logical(32 - n).convert(DType::I32), n)
+    }
+}
+
+/// Uniform in [0, 1): k / 2ⁿ with every bit of the significand random. `dtype` is float32 or float64.
+pub(super) fn unit<'b>(cx: &Cx<'b>, dtype: DType, dims: &[i64]) -> V<'b> {
+    let (k, n) = significand(cx, dtype, dims, 0);
+    k.convert(dtype) * 2f64.powi(-n as i32)
+}
+
+/// Uniform in (0, 1), symmetric about ½: (k + ½) / 2ⁿ, exact, so that neither end is ever reached.
+pub(super) fn open_unit<'b>(cx: &Cx<'b>, dtype: DType, dims: &[i64]) -> V<'b> {
+    let (k, n) = significand(cx, dtype, dims, 1);
+    ((k + k) + 1i64).convert(dtype) * 2f64.powi(-(n as i32) - 1)
+}
+
+/// Standard normal: √2 · erf⁻¹ of a uniform in (−1, 1) that is odd multiples of 2⁻²⁴ (2⁻⁵³), so that the tails are
+/// symmetric and 0 and ±1 never occur. The inverse is chlo's: M. Giles, "Approximating the erfinv function", 2010.
+pub(super) fn standard_normal<'b>(cx: &Cx<'b>, dtype: DType, dims: &[i64]) -> V<'b> {
+    let (k, n) = significand(cx, dtype, dims, 0);
+    let odd = (k + k) - ((1i64 << n) - 1);
+    (odd.convert(dtype) * 2f64.powi(-(n as i32))).erf_inv() * std::f64::consts::SQRT_2
+}
+
+/// Exponential with rate 1, never 0.
+pub(super) fn standard_exponential<'b>(cx: &Cx<'b>, dtype: DType, dims: &[i64]) -> V<'b> {
+    open_unit(cx, dtype, dims).log().neg()
+}
+
+/// Uniform in [from, to) as `dtype`: a value that rounding would lift to `to` becomes the one below it. Halves get as many
+/// random bits as they can hold, as PyTorch draws them.
+pub(super) fn uniform<'b>(cx: &Cx<'b>, dtype: DType, dims: &[i64], from: V<'b>, to: V<'b>) -> V<'b> {
+    let work = dtype.opmath();
+    let digits = match dtype {
+        DType::BF16 => 8,
+        DType::F16 => 11,
+        _ => 24,
+    };
+    let u = unit(cx, work, dims);
+    let u = if digits < 24 { (u * 2f64.powi(digits)).floor() * 2f64.powi(-digits) } else { u };
+    let x = (u * (to - from) + from).convert(dtype);
+    let (from, to) = (from.convert(dtype), to.convert(dtype));
+    let below = to.next_after(from);
+    x.ge(to).select(below, x)
+}
+
+/// Integers from `low` on, `range` of them (0: all of 2⁶⁴), as int64. The remainder's bias is below range / 2³².
+pub(super) fn integers<'b>(cx: &Cx<'b>, dims: &[i64], low: i64, range: u64) -> V<'b> {
+    let wide = range == 0 || range > 1 << 32;
+    let raw = bits(cx, if wide { DType::U64 } else { DType::U32 }, dims);
+    let raw = match range {
+        0 => raw,
+        // every 32-bit word is wanted
+        4_294_967_296 => raw,
+        r => raw.rem(r as i64),
+    };
+    // bits above int64's largest value wrap to its negative ones
+    (if wide { raw.bitcast(DType::I64) } else { raw.convert(DType::I64) }) + low
+}

@@ -1,0 +1,170 @@
+//! Sorting and what a sort answers: order statistics, the most frequent value, the k largest. NaN counts as the largest.
+
+use super::reduce_index::extreme;
+use super::scan::cummax;
+use crate::cx::Cx;
+use crate::def::{OpDef, many, one};
+use tpu_base::DType;
+use tpu_hlo::V;
+
+pub(crate) static DEFS: &[OpDef] = &[
+    many("sort(Tensor self, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)", sort).eg(SORT_EG),
+    many(
+        "sort.stable(Tensor self, *, bool? stable, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)",
+        sort,
+    )
+    .eg(&[
+        "f32[2,30] stable=True",
+        "i64[3,40]%5 stable=True dim=-1",
+        "i64[40,3]%5 stable=True dim=0 descending=True",
+        "bool[20] stable=True",
+        "f32[30]! stable=True",
+        "f32[30]! stable=True descending=True",
+        "bf16[2,8] stable=False",
+        "u8[9]%4 stable=True descending=True",
+        "f32[] stable=True",
+        "f32[2,0] stable=True",
+    ]),
+    many(
+        "topk(Tensor self, SymInt k, int dim=-1, bool largest=True, bool sorted=True) -> (Tensor values, Tensor indices)",
+        |cx| {
+            let x = cx.t("self");
+            if x.rank() == 0 && cx.int("k") == 1 {
+                return vec![x, cx.b.scalar(DType::I64, 0)];
+            }
+            let x = if x.rank() == 0 { x.reshape(&[1]) } else { x };
+            let (d, k) = (cx.dim("dim", x.rank()), cx.int("k"));
+            let (values, at) = sorted(x, d, cx.flag("largest"));
+            vec![
+                values.slice_dim(d, 0, k).reshape(&cx.out(0).dims),
+                at.slice_dim(d, 0, k).reshape(&cx.out(1).dims),
+            ]
+        },
+    )
+    .eg(&["f32[2,30] 4", "f32[30,2] 3 0 False", "bf16[9] 9", "f32[5] 0", "f32[] 1", "f64[2,3,8] 2 1"]),
+    many(
+        "kthvalue(Tensor self, SymInt k, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)",
+        |cx| nth(cx, |x, d| everywhere(x, d, cx.int("k") - 1)),
+    )
+    .eg(&["f32[2,9] 4", "f32[9,2] 3 0 True", "f32[] 1", "f64[8] 8"]),
+    one("median(Tensor self) -> Tensor", |cx| middle(cx, false)).eg(&[
+        "f32[2,3]",
+        "f32[8]",
+        "i64[9]%5",
+        "f32[]",
+        "bf16[7]",
+        "f32[20]!",
+        "f32[0]",
+    ]),
+    one("nanmedian(Tensor self) -> Tensor", |cx| middle(cx, true)).eg(&["f32[2,3]", "i64[9]%5", "f32[20]!", "f32[8]"]),
+    many("median.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)", |cx| {
+        nth(cx, |x, d| median_position(x, d, false))
+    })
+    .eg(&["f32[2,9] -1", "f32[8,3] 0 True", "f32[] 0", "f64[2,4] 1"]),
+    many("nanmedian.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)", |cx| {
+        nth(cx, |x, d| median_position(x, d, true))
+    })
+    .eg(&["f32[2,9] -1", "f32[8,3] 0 True", "f32[] 0"]),
+    many("mode(Tensor self, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)", |cx| {
+        let x = cx.t("self");
+        if x.rank() == 0 {
+            return vec![x, cx.b.scalar(DType::I64, 0)];
+        }
+        let d = cx.dim("dim", x.rank());
+        let n = x.dim(d);
+        let (values, at) = sorted(x, d, false);
+        // the length of the run of equal values that ends at each position
+        let place = cx.b.iota(DType::I32, &x.dims(), d);
+        let first = values.slice_dim(d, 1, n).ne(values.slice_dim(d, 0, n - 1));
+        let (mut low, zeros) = (vec![0; x.rank()], vec![0; x.rank()]);
+        low[d] = 1;
+        let first = first.pad(cx.b.scalar(DType::Bool, true), &low, &zeros, &zeros);
+        let run = place - cummax(first.select(place, place.zeros_like()), d);
+        let best = extreme(run, d, V::max_over).1;
+        vec![
+            at_position(values, best, d).reshape(&cx.out(0).dims),
+            at_position(at, best, d).reshape(&cx.out(1).dims),
+        ]
+    })
+    .eg(&["i64[3,12]%5", "i32[12,3]%4 0 True", "f32[] ", "bool[9]", "f32[2,5]"]),
+];
+
+const SORT_EG: &[&str] = &["f32[2,30]", "f32[30,2] 0 True", "f32[]", "bf16[9]"];
+
+/// `x` in order along `d`, and where each element came from (int32). Stable.
+pub(super) fn sorted<'b>(x: V<'b>, d: usize, descending: bool) -> (V<'b>, V<'b>) {
+    let at = x.builder().iota(DType::I32, &x.dims(), d);
+    if x.dim(d) <= 1 {
+        return (x, at);
+    }
+    let r = x.builder().sort(&[x, at], d, true, |a, b| {
+        let (a, b) = (a[0], b[0]);
+        match (descending, a.dtype().is_float()) {
+            (false, false) => a.lt(b),
+            (true, false) => a.gt(b),
+            (false, true) => a.lt(b) | (b.is_nan() & a.eq(a)),
+            (true, true) => a.gt(b) | (a.is_nan() & b.eq(b)),
+        }
+    });
+    (r[0], r[1])
+}
+
+fn sort<'b>(cx: &Cx<'b>) -> Vec<V<'b>> {
+    let x = cx.t("self");
+    if x.rank() == 0 {
+        return vec![x, cx.b.scalar(DType::I64, 0)];
+    }
+    let (values, at) = sorted(x, cx.dim("dim", x.rank()), cx.flag("descending"));
+    vec![values, at]
+}
+
+/// The element of `x` at position `k` along `d`, which is gone; `k` (int32) has `x`'s shape without `d`.
+fn at_position<'b>(x: V<'b>, k: V<'b>, d: usize) -> V<'b> {
+    let hit = x.builder().iota(DType::I32, &x.dims(), d).eq(k.unsqueeze(d));
+    hit.select(x, x.zeros_like()).sum(&[d])
+}
+
+/// Position `k` in every slice of `x` along `d`.
+fn everywhere<'b>(x: V<'b>, d: usize, k: i64) -> V<'b> {
+    let mut dims = x.dims();
+    dims.remove(d);
+    x.builder().full(DType::I32, &dims, k)
+}
+
+/// Where in a sorted slice its median is: the lower of two middles. NaN, being last, is either never counted or, if there is
+/// any, itself the median.
+fn median_position<'b>(sorted: V<'b>, d: usize, skip_nan: bool) -> V<'b> {
+    let n = sorted.dim(d);
+    let middle = everywhere(sorted, d, (n - 1) / 2);
+    if !sorted.dtype().is_float() {
+        return middle;
+    }
+    let real = sorted.eq(sorted).convert(DType::I32).sum(&[d]);
+    if skip_nan {
+        return (real - 1i64).max(0i64) / 2i64;
+    }
+    // the first NaN stands right after the real numbers
+    real.lt(n).select(real, middle)
+}
+
+/// The value at a position of the sorted slice, and where it came from.
+fn nth<'b>(cx: &Cx<'b>, k: impl FnOnce(V<'b>, usize) -> V<'b>) -> Vec<V<'b>> {
+    let x = cx.t("self");
+    if x.rank() == 0 {
+        return vec![x, cx.b.scalar(DType::I64, 0)];
+    }
+    let d = cx.dim("dim", x.rank());
+    let (values, at) = sorted(x, d, false);
+    let k = k(values, d);
+    vec![at_position(values, k, d).reshape(&cx.out(0).dims), at_position(at, k, d).reshape(&cx.out(1).dims)]
+}
+
+fn middle<'b>(cx: &Cx<'b>, skip_nan: bool) -> V<'b> {
+    let x = cx.t("self");
+    let n = x.numel();
+    if n == 0 {
+        return if x.dtype().is_float() { x.lit(f64::NAN) } else { x.lowest() };
+    }
+    let (values, _) = sorted(x.reshape(&[n]), 0, false);
+    at_position(values, median_position(values, 0, skip_nan), 0)
+}
