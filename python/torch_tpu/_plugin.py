@@ -163,7 +163,6 @@ def config_json() -> str:
             "memory_limit": memory_limit(),
             # One process drives one device.
             "options": {"cpu_device_count": 1} if plugin.kind == "cpu" else {},
-            "platform_version_tag": f"{plugin.package or plugin.path.name}-{_version(plugin.package)}",
         }
     )
 
@@ -175,7 +174,3 @@ def package_version(package: str | None) -> str | None:
         return metadata.version(package) if package else None
     except metadata.PackageNotFoundError:
         return None
-
-
-def _version(package: str | None) -> str:
-    return package_version(package) or "unknown"

@@ -24,21 +24,11 @@ pub struct Finding {
 
 impl Finding {
     fn error(path: &Path, line: usize, text: impl Into<String>) -> Self {
-        Self {
-            path: path.into(),
-            line,
-            text: text.into(),
-            warning: false,
-        }
+        Self { path: path.into(), line, text: text.into(), warning: false }
     }
 
     fn warning(path: &Path, text: impl Into<String>) -> Self {
-        Self {
-            path: path.into(),
-            line: 0,
-            text: text.into(),
-            warning: true,
-        }
+        Self { path: path.into(), line: 0, text: text.into(), warning: true }
     }
 }
 
@@ -77,15 +67,8 @@ pub fn run(root: &Path) -> ExitCode {
         eprintln!("{finding}");
     }
     let errors = findings.iter().filter(|f| !f.warning).count();
-    println!(
-        "tidy: {errors} errors, {} warnings",
-        findings.len() - errors
-    );
-    if errors == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    println!("tidy: {errors} errors, {} warnings", findings.len() - errors);
+    if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 #[cfg(test)]

@@ -132,8 +132,8 @@ def cache_stats() -> dict[str, Any]:
 
 def _get_cache_stats() -> SimpleNamespace:
     stats = cache_stats()
-    hits = stats["memory_hits"] + stats["disk_hits"]
-    return SimpleNamespace(num_cache_reqs=hits + stats["misses"], num_cache_hits=hits, per_entry_stats=[])
+    hits = stats["plan_hits"] + (stats["disk"] or {}).get("hits", 0)
+    return SimpleNamespace(num_cache_reqs=hits + stats["compiled"], num_cache_hits=hits, per_entry_stats=[])
 
 
 def _clear_cache() -> None:

@@ -26,7 +26,7 @@ def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
     check(device)
     _C.start()
     info = json.loads(_C.info("device"))
-    platform, kind = info["platform"], info["kind"]
+    platform, kind = info["platform"], info["device_kind"]
     generation = re.search(r"v?(\d+)", kind) if kind.startswith("TPU") else None
     return DeviceProperties(
         name=_hardware.display_name(kind, platform),

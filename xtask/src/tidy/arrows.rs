@@ -11,16 +11,8 @@ struct Arrow {
     tests_use: &'static [&'static str],
 }
 
-const fn arrow(
-    krate: &'static str,
-    uses: &'static [&'static str],
-    tests_use: &'static [&'static str],
-) -> Arrow {
-    Arrow {
-        krate,
-        uses,
-        tests_use,
-    }
+const fn arrow(krate: &'static str, uses: &'static [&'static str], tests_use: &'static [&'static str]) -> Arrow {
+    Arrow { krate, uses, tests_use }
 }
 
 /// csrc → capi → runtime → {graph → aten → hlo → base, pjrt → pjrt-sys}; dist between capi and runtime.
@@ -32,27 +24,13 @@ const ARROWS: &[Arrow] = &[
     arrow("tpu-graph", &["tpu-base", "tpu-hlo", "tpu-aten"], &[]),
     arrow("tpu-pjrt-sys", &[], &[]),
     arrow("tpu-pjrt", &["tpu-pjrt-sys"], &["tpu-testing"]),
-    arrow(
-        "tpu-runtime",
-        &["tpu-base", "tpu-hlo", "tpu-aten", "tpu-graph", "tpu-pjrt"],
-        &["tpu-testing"],
-    ),
+    arrow("tpu-runtime", &["tpu-base", "tpu-hlo", "tpu-aten", "tpu-graph", "tpu-pjrt"], &["tpu-testing"]),
     arrow("tpu-dist", &["tpu-base", "tpu-runtime"], &["tpu-testing"]),
-    arrow(
-        "tpu-capi",
-        &["tpu-base", "tpu-runtime", "tpu-dist"],
-        &["tpu-testing"],
-    ),
+    arrow("tpu-capi", &["tpu-base", "tpu-hlo", "tpu-aten", "tpu-runtime", "tpu-dist"], &["tpu-testing"]),
     arrow(
         "tpu-testing",
         &["tpu-pjrt-sys", "tpu-pjrt"],
-        &[
-            "tpu-base",
-            "tpu-hlo",
-            "tpu-aten",
-            "tpu-graph",
-            "tpu-runtime",
-        ],
+        &["tpu-base", "tpu-hlo", "tpu-aten", "tpu-graph", "tpu-runtime"],
     ),
     arrow("xtask", &[], &[]),
 ];
@@ -90,22 +68,14 @@ fn dependencies(manifest: &str) -> impl Iterator<Item = Dependency<'_>> {
         if let Some(heading) = line.strip_prefix('[') {
             section = heading.trim_end_matches(']');
             let (kind, name) = section.rsplit_once('.')?;
-            return kind
-                .ends_with("dependencies")
-                .then(|| dependency(kind, name, i));
+            return kind.ends_with("dependencies").then(|| dependency(kind, name, i));
         }
         let (key, _) = line.split_once('=')?;
         let name = key.split('.').next().unwrap_or("").trim().trim_matches('"');
-        section
-            .ends_with("dependencies")
-            .then(|| dependency(section, name, i))
+        section.ends_with("dependencies").then(|| dependency(section, name, i))
     })
 }
 
 fn dependency<'a>(section: &str, name: &'a str, index: usize) -> Dependency<'a> {
-    Dependency {
-        name,
-        tests_only: section.ends_with("dev-dependencies"),
-        line: index + 1,
-    }
+    Dependency { name, tests_only: section.ends_with("dev-dependencies"), line: index + 1 }
 }

@@ -12,15 +12,9 @@ pub fn check(files: &[File], findings: &mut Vec<Finding>) {
         if UNSAFE_CRATES.contains(&krate) {
             continue;
         }
-        let is_root = ["lib.rs", "main.rs"]
-            .iter()
-            .any(|root| file.path.ends_with(format!("src/{root}")));
+        let is_root = ["lib.rs", "main.rs"].iter().any(|root| file.path.ends_with(format!("src/{root}")));
         if is_root && !file.text.contains(FORBID) {
-            findings.push(Finding::error(
-                &file.path,
-                1,
-                format!("{krate} needs `{FORBID}`"),
-            ));
+            findings.push(Finding::error(&file.path, 1, format!("{krate} needs `{FORBID}`")));
         }
         for (i, line) in code_only(&file.text).lines().enumerate() {
             if words(line).any(|w| w == "unsafe") {
@@ -40,22 +34,14 @@ pub fn code_only(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(c) = rest.chars().next() {
-        let skipped = comment(rest)
-            .or_else(|| raw_string(rest))
-            .or_else(|| string(rest))
-            .or_else(|| char_literal(rest));
+        let skipped =
+            comment(rest).or_else(|| raw_string(rest)).or_else(|| string(rest)).or_else(|| char_literal(rest));
         if let Some(n) = skipped {
-            out.extend(
-                rest[..n]
-                    .chars()
-                    .map(|c| if c == '\n' { '\n' } else { ' ' }),
-            );
+            out.extend(rest[..n].chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
             rest = &rest[n..];
         } else if c.is_alphanumeric() || c == '_' {
             // A whole word at once, so that the r of `for` is not taken for a raw string.
-            let n = rest
-                .find(|c: char| !c.is_alphanumeric() && c != '_')
-                .unwrap_or(rest.len());
+            let n = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
             out.push_str(&rest[..n]);
             rest = &rest[n..];
         } else {
@@ -89,21 +75,14 @@ fn comment(s: &str) -> Option<usize> {
 }
 
 fn raw_string(s: &str) -> Option<usize> {
-    let body = s
-        .strip_prefix("br")
-        .or_else(|| s.strip_prefix("cr"))
-        .or_else(|| s.strip_prefix('r'))?;
+    let body = s.strip_prefix("br").or_else(|| s.strip_prefix("cr")).or_else(|| s.strip_prefix('r'))?;
     let hashes = body.len() - body.trim_start_matches('#').len();
     if !body[hashes..].starts_with('"') {
         return None;
     }
     let start = s.len() - body.len() + hashes + 1;
     let end = format!("\"{}", "#".repeat(hashes));
-    Some(
-        s[start..]
-            .find(&end)
-            .map_or(s.len(), |n| start + n + end.len()),
-    )
+    Some(s[start..].find(&end).map_or(s.len(), |n| start + n + end.len()))
 }
 
 fn string(s: &str) -> Option<usize> {
@@ -128,11 +107,7 @@ fn char_literal(s: &str) -> Option<usize> {
     let mut chars = body.char_indices();
     if chars.next()?.1 == '\\' {
         chars.next()?; // the escaped character, which may be a quote
-        return body
-            .char_indices()
-            .skip(2)
-            .find(|(_, c)| *c == '\'')
-            .map(|(i, _)| i + 2);
+        return body.char_indices().skip(2).find(|(_, c)| *c == '\'').map(|(i, _)| i + 2);
     }
     let (i, c) = chars.next()?;
     (c == '\'').then_some(i + 2)

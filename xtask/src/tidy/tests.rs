@@ -11,8 +11,7 @@ impl Tree {
         let root = std::env::temp_dir().join(format!("tidy-{}-{name}", std::process::id()));
         for (path, text) in files {
             let path = root.join(path);
-            fs::create_dir_all(path.parent().expect("a file lies in a folder"))
-                .expect("temporary folder");
+            fs::create_dir_all(path.parent().expect("a file lies in a folder")).expect("temporary folder");
             fs::write(path, text).expect("temporary file");
         }
         Self(root)
@@ -41,15 +40,9 @@ const LIB: &str = "#![forbid(unsafe_code)]\n";
 
 #[test]
 fn the_repository_is_tidy() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("xtask lies in the workspace");
-    let errors: Vec<String> = check(root)
-        .expect("readable")
-        .iter()
-        .filter(|f| !f.warning)
-        .map(ToString::to_string)
-        .collect();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+    let errors: Vec<String> =
+        check(root).expect("readable").iter().filter(|f| !f.warning).map(ToString::to_string).collect();
     assert!(errors.is_empty(), "{}", errors.join("\n"));
 }
 
@@ -60,10 +53,7 @@ fn a_tidy_tree_has_no_findings() {
         "clean",
         &[
             ("crates/tpu-hlo/Cargo.toml", manifest),
-            (
-                "crates/tpu-hlo/src/lib.rs",
-                "//! unsafe is only a word here.\n#![forbid(unsafe_code)]\n",
-            ),
+            ("crates/tpu-hlo/src/lib.rs", "//! unsafe is only a word here.\n#![forbid(unsafe_code)]\n"),
             ("crates/tpu-capi/src/lib.rs", "unsafe fn f() {}\n"),
             ("target/debug/utils.rs", "unsafe {} \n"),
         ],
@@ -75,10 +65,7 @@ fn a_tidy_tree_has_no_findings() {
 fn an_arrow_against_the_grain_is_found() {
     let manifest = "[package]\nname = \"tpu-hlo\"\n[dependencies]\ntpu-pjrt.workspace = true\n";
     let finding = only_finding("arrow", &[("crates/tpu-hlo/Cargo.toml", manifest)]);
-    assert_eq!(
-        (finding.line, finding.text.as_str()),
-        (4, "tpu-hlo may not use tpu-pjrt")
-    );
+    assert_eq!((finding.line, finding.text.as_str()), (4, "tpu-hlo may not use tpu-pjrt"));
 }
 
 #[test]
@@ -90,19 +77,10 @@ fn a_dependency_with_its_own_heading_is_found() {
 
 #[test]
 fn tests_may_use_what_the_crate_may_not() {
-    let tests = [(
-        "crates/tpu-runtime/Cargo.toml",
-        "[dev-dependencies]\ntpu-testing = { workspace = true }\n",
-    )];
+    let tests = [("crates/tpu-runtime/Cargo.toml", "[dev-dependencies]\ntpu-testing = { workspace = true }\n")];
     assert_eq!(Tree::new("dev", &tests).findings(), []);
-    let code = [(
-        "crates/tpu-runtime/Cargo.toml",
-        "[dependencies]\ntpu-testing = { workspace = true }\n",
-    )];
-    assert_eq!(
-        only_finding("nodev", &code).text,
-        "tpu-runtime may not use tpu-testing"
-    );
+    let code = [("crates/tpu-runtime/Cargo.toml", "[dependencies]\ntpu-testing = { workspace = true }\n")];
+    assert_eq!(only_finding("nodev", &code).text, "tpu-runtime may not use tpu-testing");
 }
 
 #[test]
@@ -121,10 +99,7 @@ fn unsafe_outside_the_ffi_crates_is_found() {
 #[test]
 fn a_crate_that_does_not_forbid_unsafe_is_found() {
     let finding = only_finding("forbid", &[("crates/tpu-aten/src/lib.rs", "//! Ops.\n")]);
-    assert!(
-        finding.text.contains("needs `#![forbid(unsafe_code)]`"),
-        "{finding}"
-    );
+    assert!(finding.text.contains("needs `#![forbid(unsafe_code)]`"), "{finding}");
 }
 
 #[test]
@@ -145,11 +120,7 @@ fn a_shim_that_grows_is_found() {
 
 #[test]
 fn empty_names_are_found() {
-    for path in [
-        "python/utils.py",
-        "csrc/string_helpers.cpp",
-        "crates/tpu-base/src/common/shape.rs",
-    ] {
+    for path in ["python/utils.py", "csrc/string_helpers.cpp", "crates/tpu-base/src/common/shape.rs"] {
         let finding = only_finding("name", &[(path, "\n")]);
         assert!(finding.text.contains("says nothing"), "{finding}");
     }
@@ -158,21 +129,9 @@ fn empty_names_are_found() {
 #[test]
 fn stray_text_is_found() {
     let home = concat!("see /ho", "me/someone/notes\n");
-    assert!(
-        only_finding("home", &[("README.md", home)])
-            .text
-            .contains("one machine only")
-    );
-    assert!(
-        only_finding("blank", &[("README.md", "text \n")])
-            .text
-            .contains("white space")
-    );
-    assert!(
-        only_finding("newline", &[("README.md", "text")])
-            .text
-            .contains("no newline")
-    );
+    assert!(only_finding("home", &[("README.md", home)]).text.contains("one machine only"));
+    assert!(only_finding("blank", &[("README.md", "text \n")]).text.contains("white space"));
+    assert!(only_finding("newline", &[("README.md", "text")]).text.contains("no newline"));
 }
 
 #[test]

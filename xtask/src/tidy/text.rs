@@ -27,14 +27,10 @@ pub fn check(files: &[File], findings: &mut Vec<Finding>) {
 fn size(file: &File, findings: &mut Vec<Finding>) {
     let lines = file.lines();
     if lines > LINES_STOP {
-        let text =
-            format!("{lines} lines; a file ends at {LINES_STOP}: divide it by what it knows");
+        let text = format!("{lines} lines; a file ends at {LINES_STOP}: divide it by what it knows");
         findings.push(Finding::error(&file.path, 0, text));
     } else if lines > LINES_THINK {
-        findings.push(Finding::warning(
-            &file.path,
-            format!("{lines} lines; is this one thing?"),
-        ));
+        findings.push(Finding::warning(&file.path, format!("{lines} lines; is this one thing?")));
     }
 }
 
@@ -51,57 +47,33 @@ fn name(file: &File, findings: &mut Vec<Finding>) {
 fn lines(file: &File, findings: &mut Vec<Finding>) {
     for (i, line) in file.text.lines().enumerate() {
         if line.ends_with([' ', '\t']) {
-            findings.push(Finding::error(
-                &file.path,
-                i + 1,
-                "white space at the end of the line",
-            ));
+            findings.push(Finding::error(&file.path, i + 1, "white space at the end of the line"));
         }
         if let Some(path) = home(line) {
-            findings.push(Finding::error(
-                &file.path,
-                i + 1,
-                format!("{path}… exists on one machine only"),
-            ));
+            findings.push(Finding::error(&file.path, i + 1, format!("{path}… exists on one machine only")));
         }
     }
     if !file.text.is_empty() && !file.text.ends_with('\n') {
-        findings.push(Finding::error(
-            &file.path,
-            file.lines(),
-            "no newline at the end of the file",
-        ));
+        findings.push(Finding::error(&file.path, file.lines(), "no newline at the end of the file"));
     }
 }
 
 /// An absolute path into somebody's home, if the line has one.
 fn home(line: &str) -> Option<&'static str> {
     // Spelled in halves, so that this file passes its own rule.
-    [
-        concat!("/ho", "me/"),
-        concat!("/Use", "rs/"),
-        concat!("/ro", "ot/"),
-    ]
-    .into_iter()
-    .find(|home| {
+    [concat!("/ho", "me/"), concat!("/Use", "rs/"), concat!("/ro", "ot/")].into_iter().find(|home| {
         line.match_indices(home).any(|(i, _)| {
             let before = line[..i].chars().next_back();
-            !before.is_some_and(|c| {
-                c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '}' | ')' | '~')
-            })
+            !before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '}' | ')' | '~'))
         })
     })
 }
 
 fn csrc(files: &[File], findings: &mut Vec<Finding>) {
-    let shim = files
-        .iter()
-        .filter(|f| f.path.starts_with("csrc") && SOURCE.contains(&f.extension()));
+    let shim = files.iter().filter(|f| f.path.starts_with("csrc") && SOURCE.contains(&f.extension()));
     let total: usize = shim.map(File::lines).sum();
     if total > CSRC_LINES {
-        let text = format!(
-            "{total} lines of C++; the shim ends at {CSRC_LINES}: move meaning into the core"
-        );
+        let text = format!("{total} lines of C++; the shim ends at {CSRC_LINES}: move meaning into the core");
         findings.push(Finding::error("csrc".as_ref(), 0, text));
     }
 }

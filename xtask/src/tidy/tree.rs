@@ -47,11 +47,7 @@ pub fn read(root: &Path) -> io::Result<Vec<File>> {
                 && let Ok(text) = String::from_utf8(std::fs::read(entry.path())?)
                 && !text.contains('\0')
             {
-                let path = entry
-                    .path()
-                    .strip_prefix(root)
-                    .unwrap_or(&entry.path())
-                    .to_path_buf();
+                let path = entry.path().strip_prefix(root).unwrap_or(&entry.path()).to_path_buf();
                 files.push(File { path, text });
             }
         }
