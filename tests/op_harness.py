@@ -3,7 +3,8 @@
     python tests/op_harness.py [REGEX] [--text] [--refused]
 
 Builds nothing: `cargo build -p tpu-aten --example lower` first, or let it (it calls cargo, which honours
-CARGO_TARGET_DIR). Programs run on the CPU PJRT plugin in a child process, so that an abort costs one example.
+CARGO_TARGET_DIR). Programs run on the CPU PJRT plugin (or the one $PJRT_PLUGIN names) in a child process, so that an abort costs one
+example.
 """
 
 from __future__ import annotations
@@ -31,9 +32,18 @@ def device_main() -> None:
     import fastatomstruct_xla_cpu
     import pypjrt
 
+    class Options(pypjrt.CompileOptions):
+        """By default XLA's CPU backend drops NaN from maximum and minimum."""
+
+        def encode(self, abi) -> bytes:
+            name = b"xla_cpu_enable_fast_min_max"
+            entry = b"\x0a" + bytes([len(name)]) + name + b"\x12\x02\x10\x00"  # {key, {bool_field: false}}
+            return super().encode(abi) + b"\x3a" + bytes([len(entry)]) + entry  # env_option_overrides = 7
+
+    plugin = os.environ.get("PJRT_PLUGIN") or str(fastatomstruct_xla_cpu.library_path())
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    client = pypjrt.Client.create(str(fastatomstruct_xla_cpu.library_path()), options={"cpu_device_count": 1})
+    client = pypjrt.Client.create(plugin, options={"cpu_device_count": 1})
     with client.devices() as devices:
         device = devices[0]
         while True:
@@ -42,7 +52,7 @@ def device_main() -> None:
             except EOFError:
                 return
             try:
-                exe = client.compile(text)
+                exe = client.compile(text, options=Options())
                 # an empty array still needs an address
                 buffers = [client.buffer_from_host(bytearray(data or b"\0"), code, dims, device) for code, dims, data in inputs]
                 reply = []
@@ -185,8 +195,11 @@ class Harness:
 
         args = self.tree(move, args)
         arguments = op._schema.arguments
+        for k, a in enumerate(arguments):
+            if isinstance(args[k], (bool, int, float, complex)) and str(a.type) in ("Tensor", "Optional[Tensor]"):
+                args[k] = torch.tensor(args[k])  # few ops take a number where the schema says Tensor
         positional = [v for v, a in zip(args, arguments) if not a.kwarg_only]
-        keyword = {a.name: v for v, a in zip(args, arguments) if a.kwarg_only and v is not None}
+        keyword = {a.name: v for v, a in zip(args, arguments) if a.kwarg_only and not (v is None and a.has_default_value())}
         if device == "meta" and "device" in [a.name for a in arguments]:
             keyword["device"] = "meta"
         torch.manual_seed(0)
