@@ -5,8 +5,7 @@ use crate::*;
 use core::ffi::{c_char, c_int, c_void};
 
 pub type PJRT_SerializedExecutable_Deleter = unsafe extern "C" fn(*mut PJRT_SerializedExecutable);
-pub type PJRT_SerializedCompileOptions_Deleter =
-    unsafe extern "C" fn(*mut PJRT_SerializedCompileOptions);
+pub type PJRT_SerializedCompileOptions_Deleter = unsafe extern "C" fn(*mut PJRT_SerializedCompileOptions);
 
 c_structs! {
     args PJRT_Executable_Destroy_Args { executable: *mut PJRT_Executable }

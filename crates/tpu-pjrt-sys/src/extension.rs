@@ -31,8 +31,7 @@ pub const PJRT_Extension_Type_MultiSlice: PJRT_Extension_Type = 22;
 pub const PJRT_Extension_Type_HostMemoryAllocator: PJRT_Extension_Type = 23;
 pub const PJRT_Extension_Type_XlaTransform: PJRT_Extension_Type = 24;
 
-pub type PJRT_Layouts_SerializedLayout_Deleter =
-    unsafe extern "C" fn(*mut PJRT_Layouts_SerializedLayout);
+pub type PJRT_Layouts_SerializedLayout_Deleter = unsafe extern "C" fn(*mut PJRT_Layouts_SerializedLayout);
 
 c_structs! {
     plain PJRT_FFI_Extension {

@@ -39,6 +39,9 @@ pub unsafe trait CStruct: Copy {
 
     /// All zero, `struct_size` set.
     fn new() -> Self;
+
+    /// What the struct says of its size.
+    fn struct_size(&self) -> usize;
 }
 
 /// Declares `#[repr(C)]` structs of three kinds: `args` (struct_size, extension_start, fields),
@@ -69,6 +72,9 @@ macro_rules! c_structs {
                 let mut this: Self = unsafe { core::mem::zeroed() };
                 this.struct_size = <Self as $crate::layout::CStruct>::STRUCT_SIZE;
                 this
+            }
+            fn struct_size(&self) -> usize {
+                self.struct_size
             }
         }
     };

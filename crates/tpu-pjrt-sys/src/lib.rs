@@ -87,8 +87,7 @@ pub union PJRT_NamedValue_Value {
     pub bool_value: bool,
 }
 
-pub type PJRT_Event_OnReadyCallback =
-    unsafe extern "C" fn(error: *mut PJRT_Error, user_arg: *mut core::ffi::c_void);
+pub type PJRT_Event_OnReadyCallback = unsafe extern "C" fn(error: *mut PJRT_Error, user_arg: *mut core::ffi::c_void);
 
 c_structs! {
     args PJRT_Api_Version { major_version: c_int, minor_version: c_int }

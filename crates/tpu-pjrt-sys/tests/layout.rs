@@ -30,14 +30,7 @@ fn table() -> HashMap<&'static str, Theirs> {
                 (name, number(), number())
             })
             .collect();
-        (
-            name,
-            Theirs {
-                size,
-                struct_size,
-                fields,
-            },
-        )
+        (name, Theirs { size, struct_size, fields })
     };
     include_str!("layouts.txt").lines().map(parse).collect()
 }
@@ -46,24 +39,15 @@ fn table() -> HashMap<&'static str, Theirs> {
 fn differences(ours: &Layout, theirs: &Theirs) -> Vec<String> {
     let mut found = Vec::new();
     if ours.size != theirs.size {
-        found.push(format!(
-            "{}: sizeof {} != {}",
-            ours.name, ours.size, theirs.size
-        ));
+        found.push(format!("{}: sizeof {} != {}", ours.name, ours.size, theirs.size));
     }
     let end = end_of_last(ours.fields);
     let sent = ours.fields[0].name == "struct_size" && !ONLY_READ.contains(&ours.name);
     if sent && theirs.struct_size.is_some_and(|s| s != end) {
-        found.push(format!(
-            "{}: struct_size {end} != {:?}",
-            ours.name, theirs.struct_size
-        ));
+        found.push(format!("{}: struct_size {end} != {:?}", ours.name, theirs.struct_size));
     }
-    let fields: Vec<_> = ours
-        .fields
-        .iter()
-        .map(|f| (f.name.trim_end_matches('_').to_owned(), f.offset, f.size))
-        .collect();
+    let fields: Vec<_> =
+        ours.fields.iter().map(|f| (f.name.trim_end_matches('_').to_owned(), f.offset, f.size)).collect();
     if fields != theirs.fields {
         found.push(format!("{}: {fields:?} != {:?}", ours.name, theirs.fields));
     }
@@ -89,13 +73,8 @@ fn every_struct_matches_the_table() {
 #[test]
 fn a_wrong_offset_would_be_noticed() {
     let table = table();
-    let ours = layouts()
-        .find(|l| l.name == "PJRT_Buffer_IsDeleted_Args")
-        .unwrap();
-    let mut theirs = Theirs {
-        fields: Vec::new(),
-        ..*table.get(ours.name).unwrap()
-    };
+    let ours = layouts().find(|l| l.name == "PJRT_Buffer_IsDeleted_Args").unwrap();
+    let mut theirs = Theirs { fields: Vec::new(), ..*table.get(ours.name).unwrap() };
     theirs.fields.clone_from(&table[ours.name].fields);
     assert!(differences(ours, &theirs).is_empty());
     theirs.fields[2].1 += 8;

@@ -77,6 +77,7 @@ impl Client {
         if byte_strides.is_some_and(|strides| strides.len() != dims.len()) {
             return Err(Error::argument("as many strides as dimensions are needed"));
         }
+        self.check(device.client())?;
         // SAFETY: live handles; the arrays outlive the call; `data` is the caller's promise.
         unsafe {
             let args = call!(
@@ -100,6 +101,7 @@ impl Client {
 
     /// Memory on `device` with arbitrary contents; `Unsupported` where the plugin cannot.
     pub fn uninitialized_buffer(&self, element_type: ElementType, dims: &[i64], device: &Device) -> Result<Buffer> {
+        self.check(device.client())?;
         // SAFETY: live handles; the array outlives the call; we own the result.
         unsafe {
             let args = call!(
@@ -313,6 +315,7 @@ impl Buffer {
 
     /// Copies to another device of the client.
     pub fn copy_to_device(&self, device: &Device) -> Result<Self> {
+        self.client.check(device.client())?;
         // SAFETY: live handles; we own the result.
         unsafe {
             let args =
@@ -323,6 +326,7 @@ impl Buffer {
 
     /// Copies to another memory, for instance pinned host memory.
     pub fn copy_to_memory(&self, memory: &Memory) -> Result<Self> {
+        self.client.check(memory.client())?;
         // SAFETY: live handles; we own the result.
         unsafe {
             let args =

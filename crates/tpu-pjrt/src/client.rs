@@ -66,6 +66,14 @@ impl Client {
         self.0.raw.as_ptr()
     }
 
+    /// A handle of another client may be a wild pointer to this one's plugin.
+    pub(crate) fn check(&self, other: &Self) -> Result<()> {
+        if self != other {
+            return Err(Error::argument("the device or memory belongs to another client"));
+        }
+        Ok(())
+    }
+
     /// The plugin it came from.
     pub fn plugin(&self) -> &Arc<Plugin> {
         &self.0.plugin

@@ -236,6 +236,11 @@ impl Memory {
         self.raw.as_ptr()
     }
 
+    /// The client it belongs to.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// The id.
     pub fn id(&self) -> Result<i32> {
         // SAFETY: the memory lives as long as its client.

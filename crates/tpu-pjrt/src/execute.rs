@@ -52,11 +52,15 @@ impl LoadedExecutable {
         args: &ExecArgs<'_>,
         outputs: &mut Vec<Buffer>,
     ) -> Result<Option<Event>> {
-        let inputs: Handles = inputs.into_iter().map(Buffer::raw).collect();
+        let mut handles = Handles::new();
+        for input in inputs {
+            self.check(input)?;
+            handles.push(input.raw());
+        }
         let mut results: Handles = SmallVec::from_elem(null_mut(), self.num_outputs());
         let mut complete = null_mut::<sys::PJRT_Event>();
         let events = if args.completion { &raw mut complete } else { null_mut() };
-        self.launch(&[inputs.as_ptr()], inputs.len(), args, &[results.as_mut_ptr()], events)?;
+        self.launch(&[handles.as_ptr()], handles.len(), args, &[results.as_mut_ptr()], events)?;
         outputs.reserve(results.len());
         for raw in results {
             // SAFETY: the execution made this buffer for us.
@@ -78,6 +82,7 @@ impl LoadedExecutable {
         if inputs.iter().any(|list| list.len() != count) {
             return Err(Error::argument("every device needs as many inputs as the others"));
         }
+        inputs.iter().copied().flatten().try_for_each(|input| self.check(input))?;
         let handles: Vec<Handles> =
             inputs.iter().map(|list| list.iter().map(|buffer| buffer.raw()).collect()).collect();
         let mut results: Vec<Handles> =
@@ -93,6 +98,15 @@ impl LoadedExecutable {
         Ok(())
     }
 
+    /// A handle of another plugin would be a wild pointer to this one.
+    #[inline]
+    fn check(&self, input: &Buffer) -> Result<()> {
+        if input.client() != self.client() {
+            return Err(Error::argument("an input belongs to another client"));
+        }
+        Ok(())
+    }
+
     /// `inputs` and `results` hold one array per device; the callers in this file make them so.
     #[inline]
     fn launch(
@@ -103,6 +117,9 @@ impl LoadedExecutable {
         results: &[*mut *mut sys::PJRT_Buffer],
         events: *mut *mut sys::PJRT_Event,
     ) -> Result<()> {
+        if args.device.is_some_and(|device| device.client() != self.client()) {
+            return Err(Error::argument("the device belongs to another client"));
+        }
         let mut options = sys::PJRT_ExecuteOptions::new();
         options.launch_id = args.launch_id;
         options.non_donatable_input_indices = args.non_donatable.as_ptr();

@@ -28,6 +28,7 @@ unsafe impl Sync for AsyncTransfer {}
 impl Client {
     /// Allocates buffers in `memory`, to be filled piece by piece.
     pub fn async_transfer(&self, shapes: &[(ElementType, &[i64])], memory: &Memory) -> Result<AsyncTransfer> {
+        self.check(memory.client())?;
         let mut specs: Vec<_> = shapes
             .iter()
             .map(|(element, dims)| sys::PJRT_ShapeSpec {
