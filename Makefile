@@ -17,7 +17,7 @@ export PYO3_PYTHON = $(PY)
 # Tests of these crates need nothing but cargo; tpu-capi links torch and is tested through Python.
 RUST_TESTS := --workspace --exclude tpu-capi
 # What the extension is made of.
-SOURCES := $(shell find crates csrc -name '*.rs' -o -name '*.cpp' -o -name '*.h' -o -name Cargo.toml) \
+SOURCES := $(shell find crates/*/src crates/*/build.rs crates/*/Cargo.toml csrc -type f) \
 	Cargo.toml Cargo.lock pyproject.toml
 
 help:
