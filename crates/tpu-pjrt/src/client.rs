@@ -152,7 +152,7 @@ impl Client {
 
     /// Compiles a StableHLO module (text or bytecode) for this client's devices.
     pub fn compile(&self, program: impl AsRef<[u8]>, options: &CompileOptions) -> Result<LoadedExecutable> {
-        self.compile_encoded(program.as_ref(), &options.encode())
+        options.negotiate(self.plugin(), |encoded| self.compile_encoded(program.as_ref(), encoded))
     }
 
     /// As [`Client::compile`], with options encoded beforehand.

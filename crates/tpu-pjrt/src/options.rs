@@ -1,8 +1,11 @@
 //! Compile options, as the protocol buffer that plugins read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
+
+use crate::error::{Code, Error, Result};
+use crate::plugin::Plugin;
 
 /// The value of an XLA option.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,6 +55,8 @@ pub struct CompileOptions {
     pub portable: bool,
     /// XLA options by name. Sorted, so that equal options encode equally.
     pub overrides: BTreeMap<String, Override>,
+    /// XLA options that make no difference to results: a plugin that does not know one does without.
+    pub preferences: BTreeMap<String, Override>,
 }
 
 impl Default for CompileOptions {
@@ -64,6 +69,7 @@ impl Default for CompileOptions {
             use_shardy_partitioner: false,
             portable: false,
             overrides: BTreeMap::new(),
+            preferences: BTreeMap::new(),
         }
     }
 }
@@ -81,16 +87,30 @@ impl CompileOptions {
         self
     }
 
-    /// Sets an XLA option for this compilation.
+    /// Sets an XLA option for this compilation, which fails if the plugin does not know it.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, value: impl Into<Override>) -> Self {
         self.overrides.insert(name.into(), value.into());
         self
     }
 
-    /// The bytes that plugins read. Equal options give equal bytes.
+    /// Sets an XLA option that a plugin may ignore: names come and go with XLA's versions, and plugins
+    /// refuse those they do not know.
+    #[must_use]
+    pub fn prefer(mut self, name: impl Into<String>, value: impl Into<Override>) -> Self {
+        self.preferences.insert(name.into(), value.into());
+        self
+    }
+
+    /// The bytes that plugins read, preferences included. Equal options give equal bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let overrides = self.overrides.iter();
+        self.encode_without(&BTreeSet::new())
+    }
+
+    /// The bytes for a plugin that has refused some preferences.
+    pub(crate) fn encode_without(&self, refused: &BTreeSet<String>) -> Vec<u8> {
+        let preferences = self.preferences.iter().filter(|(name, _)| !refused.contains(*name));
+        let overrides = preferences.chain(&self.overrides);
         CompileOptionsProto {
             executable_build_options: Some(ExecutableBuildOptionsProto {
                 num_replicas: self.num_replicas,
@@ -105,6 +125,30 @@ impl CompileOptions {
                 .collect(),
         }
         .encode_to_vec()
+    }
+
+    /// The preference that `error` refuses.
+    fn refused<'e>(&self, error: &'e Error) -> Option<&'e str> {
+        let Error::Plugin { code: Code::InvalidArgument, message, .. } = error else { return None };
+        let name = message.split_once("No such compile option: '")?.1.split('\'').next()?;
+        self.preferences.contains_key(name).then_some(name)
+    }
+
+    /// Compiles with `compile(encoded)`, without the preferences that the plugin refuses. They are
+    /// refused before anything is compiled, and remembered, so this costs next to nothing.
+    pub(crate) fn negotiate<T>(&self, plugin: &Plugin, compile: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
+        loop {
+            let known = plugin.refused().clone();
+            match compile(&self.encode_without(&known)) {
+                Err(error) => match self.refused(&error) {
+                    Some(name) if !known.contains(name) => {
+                        plugin.refused().insert(name.to_owned());
+                    }
+                    _ => return Err(error),
+                },
+                ok => return ok,
+            }
+        }
     }
 
     fn assignment(&self) -> Option<DeviceAssignmentProto> {

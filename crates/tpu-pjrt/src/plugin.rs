@@ -1,9 +1,9 @@
 //! Plugins: shared libraries that export a function table.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libloading::Library;
 use tpu_pjrt_sys as sys;
@@ -21,6 +21,8 @@ pub struct Plugin {
     pub(crate) api: Api,
     name: String,
     attributes: Vec<(String, Value)>,
+    /// Compile options that it does not know.
+    refused: Mutex<BTreeSet<String>>,
 }
 
 /// A plugin must be initialized once per process, so each path is loaded once.
@@ -90,7 +92,7 @@ impl Plugin {
                 Err(_) => Vec::new(),
             }
         };
-        Ok(Arc::new(Self { api, name: name.to_owned(), attributes }))
+        Ok(Arc::new(Self { api, name: name.to_owned(), attributes, refused: Mutex::default() }))
     }
 
     /// Where it was loaded from.
@@ -116,6 +118,10 @@ impl Plugin {
     /// The type ids of its extensions (`tpu_pjrt_sys::PJRT_Extension_Type_*`), in chain order.
     pub fn extensions(&self) -> Vec<u32> {
         self.chain().map(|base| base.type_).collect()
+    }
+
+    pub(crate) fn refused(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn chain(&self) -> impl Iterator<Item = &sys::PJRT_Extension_Base> {

@@ -126,21 +126,22 @@ impl Topology {
 
     /// Compiles a StableHLO module for these devices, without a client.
     pub fn compile(&self, program: impl AsRef<[u8]>, options: &CompileOptions) -> Result<Executable> {
-        let options = options.encode();
-        with_program(program.as_ref(), |program| {
-            // SAFETY: a live topology; program and options outlive the call; we own the result.
-            unsafe {
-                let args = call!(
-                    &self.plugin.api,
-                    PJRT_Compile {
-                        topology: self.raw(),
-                        program: program,
-                        compile_options: options.as_ptr().cast(),
-                        compile_options_size: options.len(),
-                    }
-                )?;
-                Executable::from_raw(&self.plugin, args.executable)
-            }
+        options.negotiate(&self.plugin, |options| {
+            with_program(program.as_ref(), |program| {
+                // SAFETY: a live topology; program and options outlive the call; we own the result.
+                unsafe {
+                    let args = call!(
+                        &self.plugin.api,
+                        PJRT_Compile {
+                            topology: self.raw(),
+                            program: program,
+                            compile_options: options.as_ptr().cast(),
+                            compile_options_size: options.len(),
+                        }
+                    )?;
+                    Executable::from_raw(&self.plugin, args.executable)
+                }
+            })
         })
     }
 }

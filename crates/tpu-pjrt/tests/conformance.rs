@@ -6,7 +6,9 @@
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use tpu_pjrt::{Buffer, Client, CompileOptions, Device, ElementType, Error, ExecArgs, HostSemantics, Kind, Plugin};
+use tpu_pjrt::{
+    Buffer, Client, Code, CompileOptions, Device, ElementType, Error, ExecArgs, HostSemantics, Kind, Plugin,
+};
 
 const ADD: &str = "module @add {
   func.func public @main(%x: tensor<2x3xf32>, %y: tensor<2x3xf32>) -> tensor<2x3xf32> {
@@ -162,6 +164,21 @@ fn programs_run() {
         let expected = [10.0, 12.0, 14.0, 16.0, 18.0, 20.0].map(|v| if under.computes { v } else { 0.0 });
         for output in &outputs {
             assert_eq!(Under::read(output), expected);
+        }
+    });
+}
+
+#[test]
+fn an_unknown_option_is_refused_and_an_unknown_preference_is_not() {
+    each(|under| {
+        if !under.computes {
+            return;
+        }
+        let name = "xla_an_option_that_no_version_has";
+        let error = under.client.compile(ADD, &CompileOptions::new().with(name, true)).unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument);
+        for _ in 0..2 {
+            under.client.compile(ADD, &CompileOptions::new().prefer(name, true)).unwrap();
         }
     });
 }
