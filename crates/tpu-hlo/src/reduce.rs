@@ -147,6 +147,19 @@ impl Builder {
 }
 
 impl<'b> V<'b> {
+    /// The `k` largest along the last dimension, in descending order of their bits' value, and their positions (int32): CHLO
+    /// `top_k`.
+    pub fn top_k(self, k: i64) -> (V<'b>, V<'b>) {
+        let mut dims = self.dims();
+        match dims.last_mut() {
+            Some(n) if k <= *n => *n = k,
+            _ => self.b.fail("chlo.top_k", format!("{k} of {}", self.ty())),
+        }
+        let results = vec![Type::new(self.dtype(), dims.clone()), Type::new(DType::I32, dims)];
+        let r = self.b.op("chlo.top_k", &[self], results, vec![("k", Attr::Int(k))], vec![]);
+        (r[0], r[1])
+    }
+
     /// Reduces `dims` away with an associative `f`, starting from `init` (0-d).
     pub fn reduce(self, init: V<'b>, dims: &[usize], f: impl FnOnce(V<'b>, V<'b>) -> V<'b>) -> V<'b> {
         if dims.is_empty() {

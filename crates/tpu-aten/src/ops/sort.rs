@@ -34,14 +34,11 @@ pub(crate) static DEFS: &[OpDef] = &[
             }
             let x = if x.rank() == 0 { x.reshape(&[1]) } else { x };
             let (d, k) = (cx.dim("dim", x.rank()), cx.int("k"));
-            let (values, at) = sorted(x, d, cx.flag("largest"));
-            vec![
-                values.slice_dim(d, 0, k).reshape(&cx.out(0).dims),
-                at.slice_dim(d, 0, k).reshape(&cx.out(1).dims),
-            ]
+            let (values, at) = top(x, d, k, cx.flag("largest"));
+            vec![values.reshape(&cx.out(0).dims), at.reshape(&cx.out(1).dims)]
         },
     )
-    .eg(&["f32[2,30] 4", "f32[30,2] 3 0 False", "bf16[9] 9", "f32[5] 0", "f32[] 1", "f64[2,3,8] 2 1"]),
+    .eg(&["f32[2,30] 4", "f32[30,2] 3 0 False", "bf16[9] 9", "f32[5] 0", "f32[] 1", "f64[2,3,8] 2 1", "f32[19]! 5", "f32[19]! 6 -1 False", "i64[7]! 3 -1 False", "f16[2,9,3] 4 1"]),
     many(
         "kthvalue(Tensor self, SymInt k, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)",
         |cx| nth(cx, |x, d| everywhere(x, d, cx.int("k") - 1)),
@@ -107,6 +104,22 @@ pub(super) fn sorted<'b>(x: V<'b>, d: usize, descending: bool) -> (V<'b>, V<'b>)
         }
     });
     (r[0], r[1])
+}
+
+/// The first `k` of `x` in order along `d`, and where they came from (int32).
+fn top<'b>(x: V<'b>, d: usize, k: i64, largest: bool) -> (V<'b>, V<'b>) {
+    if k == 0 || x.dtype() == DType::F64 || !x.dtype().is_float() {
+        let (values, at) = sorted(x, d, largest);
+        return (values.slice_dim(d, 0, k), at.slice_dim(d, 0, k));
+    }
+    // XLA selects in float32, along the last dimension, without sorting all; it orders by bits, so that NaN needs the sign that
+    // puts it where it belongs
+    let last = x.rank() - 1;
+    let y = x.convert(DType::F32).move_dim(d, last);
+    let (y, nan) = if largest { (y, y.lit(f64::NAN)) } else { (y.neg(), y.lit(-f64::NAN)) };
+    let (values, at) = y.is_nan().select(nan, y).top_k(k);
+    let values = if largest { values } else { values.neg() };
+    (values.convert(x.dtype()).move_dim(last, d), at.move_dim(last, d))
 }
 
 fn sort<'b>(cx: &Cx<'b>) -> Vec<V<'b>> {
