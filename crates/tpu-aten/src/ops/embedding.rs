@@ -1,0 +1,80 @@
+//! Table look-ups and their gradients.
+
+use super::index::cumulated;
+use super::index_rows::{Rows, checked};
+use crate::cx::Cx;
+use crate::def::{OpDef, Refusal, Sig, SigArg, one};
+use tpu_base::DType;
+
+pub(crate) static DEFS: &[OpDef] = &[
+    one(
+        "embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False) \
+         -> Tensor",
+        |cx| {
+            let (w, out) = (cx.t("weight"), cx.out(0));
+            let index = checked(cx, cx.t("indices"), w.dim(0), false, "index out of range in self");
+            if out.numel() == 0 { cx.b.zeros(out.dtype, &out.dims) } else { w.take(index, 0) }
+        },
+    )
+    .eg(&[
+        "f32[7,4] i64[2,3]%7",
+        "bf16[7,4] i32[5]%7",
+        "f32[7,4] i64[]%7 2",
+        "f64[7,4] i64[0,3]",
+
+    ]),
+    one(
+        "embedding_dense_backward(Tensor grad_output, Tensor indices, SymInt num_weights, SymInt padding_idx, \
+         bool scale_grad_by_freq) -> Tensor",
+        |cx| {
+            let out = cx.out(0);
+            let wide = out.dtype.opmath();
+            let width = out.dims[1];
+            let index = cx.t("indices");
+            let n = index.numel();
+            let index = index.reshape(&[n]).convert(DType::I32);
+            let mut g = cx.t_as("grad_output", wide).reshape(&[n, width]);
+            let zeros = cx.b.zeros(wide, &out.dims);
+            if n == 0 {
+                return zeros;
+            }
+            if cx.flag("scale_grad_by_freq") {
+                let seen = Rows { dim: 0, index };
+                let ones = cx.b.full(wide, &[n], 1.0);
+                let counts = seen.scatter(cx.b.zeros(wide, &[out.dims[0]]), ones, |a, b| a + b);
+                g = g / counts.take(index, 0).unsqueeze(1);
+            }
+            // positions outside are skipped
+            let padding = cx.int("padding_idx");
+            let index = if padding < 0 { index } else { index.eq(padding).select(index.lit(-1i64), index) };
+            Rows { dim: 0, index }.scatter(zeros, g, |a, b| a + b)
+        },
+    )
+    .eg(&[
+        "f32[2,3,4] i64[2,3]%7 7 -1 False",
+        "f32[9,4] i64[9]%5 5 2 False",
+        "f32[9,4] i64[9]%5 5 -1 True",
+        "f32[9,4] i32[9]%5 5 1 True",
+        "bf16[2,4] i64[2]%7 7 -1 False",
+        "f64[0,4] i64[0] 7 -1 False",
+        "f32[4] i64[]%7 7 -1 False",
+    ]),
+    one("repeat_interleave.Tensor(Tensor repeats, *, SymInt? output_size=None) -> Tensor", |cx| {
+        let (repeats, out) = (cx.t("repeats"), cx.out(0));
+        let (n, total) = (repeats.numel(), out.dims[0]);
+        if n == 0 || total == 0 {
+            return cx.b.zeros(out.dtype, &out.dims);
+        }
+        // a mark where each element's run ends; the running count of marks is the element
+        let ends = cumulated(repeats.convert(DType::I32));
+        let ones = cx.b.full(DType::I32, &[n], 1);
+        let marks = Rows { dim: 0, index: ends }.scatter(cx.b.zeros(DType::I32, &[total]), ones, |a, b| a + b);
+        cumulated(marks)
+    })
+    .refuse(unknown_length)
+    .eg(&["i64[4]%5", "i64[4]+ output_size=32", "i32[0] output_size=0"]),
+];
+
+fn unknown_length(s: &Sig<'_>) -> Option<Refusal> {
+    (*s.arg("output_size") == SigArg::None).then_some("the length of the result depends on values")
+}

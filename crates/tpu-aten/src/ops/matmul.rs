@@ -1,0 +1,131 @@
+//! Products of matrices and vectors. Halves accumulate in float32; integers wrap like PyTorch's.
+
+use crate::cx::{Arg, Cx};
+use crate::def::{OpDef, one};
+use tpu_base::{DType, Scalar};
+use tpu_hlo::{DotDims, V};
+
+pub(crate) static DEFS: &[OpDef] = &[
+    one("mm(Tensor self, Tensor mat2) -> Tensor", |cx| matmul(cx, cx.t("self"), cx.t("mat2"))).eg(&[
+        "f32[2,3] f32[3,4]",
+        "bf16[8,64] bf16[64,4]",
+        "f16[2,3] f16[3,4]",
+        "f64[2,3] f64[3,4]",
+        "i64[2,3]%9 i64[3,4]%9",
+        "i8[2,30]%90 i8[30,4]%90",
+        "c64[2,3] c64[3,4]",
+        "f32[2,0] f32[0,4]",
+        "f32[0,3] f32[3,4]",
+    ]),
+    one("bmm(Tensor self, Tensor mat2) -> Tensor", |cx| matmul(cx, cx.t("self"), cx.t("mat2"))).eg(&[
+        "f32[5,2,3] f32[5,3,4]",
+        "bf16[5,2,3] bf16[5,3,4]",
+        "i32[2,2,3]%9 i32[2,3,4]%9",
+        "c128[2,2,3] c128[2,3,1]",
+        "f32[5,2,0] f32[5,0,4]",
+        "f32[0,2,3] f32[0,3,4]",
+    ]),
+    one("addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", |cx| {
+        added(cx, matmul(cx, cx.t("mat1"), cx.t("mat2")))
+    })
+    .eg(&[
+        "f32[4] f32[2,3] f32[3,4]",
+        "f32[2,4] f32[2,3] f32[3,4] beta=0.5 alpha=2",
+        "f32[1,4] f32[2,3] f32[3,4] beta=0",
+        "bf16[4] bf16[2,3] bf16[3,4] alpha=0.5",
+        "f64[] f64[2,3] f64[3,4]",
+        "i64[4] i64[2,3]%9 i64[3,4]%9 alpha=2 beta=3",
+        "f32[4] f32[2,0] f32[0,4]",
+    ]),
+    one(
+        "_addmm_activation(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1, bool use_gelu=False) \
+         -> Tensor",
+        |cx| {
+            let y = added(cx, matmul(cx, cx.t("mat1"), cx.t("mat2")));
+            if cx.flag("use_gelu") { y * 0.5 * ((y * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0) } else { y.max(0.0) }
+        },
+    )
+    .eg(&["f32[4] f32[2,3] f32[3,4]", "f32[4] f32[2,3] f32[3,4] use_gelu=True"]),
+    one("baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", |cx| {
+        added(cx, matmul(cx, cx.t("batch1"), cx.t("batch2")))
+    })
+    .eg(&[
+        "f32[5,2,4] f32[5,2,3] f32[5,3,4]",
+        "f32[4] f32[5,2,3] f32[5,3,4] beta=0.5 alpha=2",
+        "bf16[5,2,4] bf16[5,2,3] bf16[5,3,4] beta=0",
+        "f32[5,2,4] f32[5,2,0] f32[5,0,4]",
+    ]),
+    one("addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", |cx| {
+        added(cx, dot(cx, cx.t("batch1"), cx.t("batch2"), &[0, 2], &[0, 1]))
+    })
+    .eg(&[
+        "f32[2,4] f32[5,2,3] f32[5,3,4]",
+        "f64[4] f64[5,2,3] f64[5,3,4] beta=0.5 alpha=2",
+        "f32[2,4] f32[0,2,3] f32[0,3,4]",
+    ]),
+    one("addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor", |cx| {
+        added(cx, dot(cx, cx.t("mat"), cx.t("vec"), &[1], &[0]))
+    })
+    .eg(&[
+        "f32[2] f32[2,3] f32[3]",
+        "f32[] f32[2,3] f32[3] beta=0.5 alpha=2",
+        "i64[2] i64[2,3]%9 i64[3]%9",
+        "f32[2] f32[2,0] f32[0]",
+    ]),
+    one("addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", |cx| {
+        let d = cx.out_dtype().opmath();
+        added(cx, cx.t_as("vec1", d).unsqueeze(1) * cx.t_as("vec2", d).unsqueeze(0))
+    })
+    .eg(&["f32[2,3] f32[2] f32[3]", "f32[3] f32[2] f32[3] beta=0 alpha=0.5", "i64[2,3] i64[2] i64[3]", "bool[2,3] bool[2] bool[3]"]),
+    one("mv(Tensor self, Tensor vec) -> Tensor", |cx| dot(cx, cx.t("self"), cx.t("vec"), &[1], &[0])).eg(&[
+        "f32[2,3] f32[3]",
+        "bf16[2,3] bf16[3]",
+        "i64[2,3]%9 i64[3]%9",
+        "f32[2,0] f32[0]",
+    ]),
+    one("dot(Tensor self, Tensor tensor) -> Tensor", |cx| dot(cx, cx.t("self"), cx.t("tensor"), &[0], &[0])).eg(&[
+        "f32[5] f32[5]",
+        "bf16[40] bf16[40]",
+        "i64[5]%9 i64[5]%9",
+        "c64[5] c64[5]",
+        "f32[0] f32[0]",
+    ]),
+    one("vdot(Tensor self, Tensor other) -> Tensor", |cx| {
+        dot(cx, cx.t("self").conj(), cx.t("other"), &[0], &[0])
+    })
+    .eg(&["f32[5] f32[5]", "c64[5] c64[5]"]),
+    one("_int_mm(Tensor self, Tensor mat2) -> Tensor", |cx| {
+        let d = DotDims { lhs_contract: vec![1], rhs_contract: vec![0], ..DotDims::default() };
+        cx.t("self").dot_general(cx.t("mat2"), &d, DType::I32, cx.precision())
+    })
+    .eg(&["i8[32,16]%90 i8[16,8]%90"]),
+];
+
+/// The dtype a contraction accumulates in.
+pub(super) fn acc(d: DType) -> DType {
+    d.opmath()
+}
+
+/// (Batched) matrix product in the accumulation dtype.
+fn matmul<'b>(cx: &Cx<'b>, a: V<'b>, b: V<'b>) -> V<'b> {
+    a.matmul(b, acc(a.dtype()), cx.precision())
+}
+
+/// Contraction without batch dimensions, in the accumulation dtype.
+fn dot<'b>(cx: &Cx<'b>, a: V<'b>, b: V<'b>, lhs: &[usize], rhs: &[usize]) -> V<'b> {
+    let d = DotDims { lhs_contract: lhs.to_vec(), rhs_contract: rhs.to_vec(), ..DotDims::default() };
+    a.dot_general(b, &d, acc(a.dtype()), cx.precision())
+}
+
+/// `beta · self + alpha · product`. A zero beta drops `self`, NaN included; ones cost nothing.
+fn added<'b>(cx: &Cx<'b>, product: V<'b>) -> V<'b> {
+    let d = product.dtype();
+    let one = |name: &str| matches!(cx.arg(name), Arg::Scalar(s) if *s == Scalar::Int(1));
+    let scaled = if one("alpha") { product } else { product * cx.scalar("alpha", d) };
+    let own = cx.t_as("self", d);
+    if one("beta") {
+        return own + scaled;
+    }
+    let beta = cx.scalar("beta", d);
+    beta.eq(beta.zeros_like()).select(scaled, own * beta + scaled)
+}
