@@ -91,8 +91,8 @@ fn forward<'b>(cx: &Cx<'b>) -> Vec<V<'b>> {
     let t = targets(cx);
     let picked = t.hot.select(t.x, t.x.zeros_like()).sum(&[t.class]);
     let weight = t.weight.reshape(&picked.dims());
-    // an ignored position gives 0 and not −0, and no infinity meets its weight
-    let each = weight.eq(0.0).select(picked.zeros_like(), picked.neg() * weight);
+    // 0 − 0 where ignored: not −0
+    let each = picked.zeros_like() - picked * weight;
     let reduction = cx.int("reduction");
     if reduction == 0 {
         // a lone row reports its weight all the same
