@@ -240,10 +240,63 @@ impl Buffer {
         if dst.len() != needed {
             return Err(Error::argument(format!("{} bytes given, {needed} needed", dst.len())));
         }
+        if self.is_small_on_host(needed) && self.read_in_place(dst)? {
+            return Ok(());
+        }
         // SAFETY: `dst` has the size and outlives the transfer, since we wait here.
         match unsafe { self.to_host_unsafe(dst.as_mut_ptr(), dst.len())? } {
             Some(event) => event.wait(),
             None => Ok(()),
+        }
+    }
+
+    /// A CPU plugin hands every transfer to another thread, which costs tens of microseconds where the
+    /// copy itself takes less than one; docs/decisions/compile-options.md has numbers.
+    fn is_small_on_host(&self, bytes: usize) -> bool {
+        const SMALL: usize = 4 << 20;
+        bytes <= SMALL && self.client.platform_name() == "cpu" && self.is_on_cpu().unwrap_or(false)
+    }
+
+    /// Copies straight from the buffer's memory; `false` if it lies there in another order or the
+    /// plugin cannot lend it.
+    fn read_in_place(&self, dst: &mut [u8]) -> Result<bool> {
+        let api = self.client.api();
+        if !self.is_row_major() {
+            return Ok(false);
+        }
+        // SAFETY: a live buffer. The reference keeps another thread from donating or deleting the
+        // memory while we read it, and is given back below.
+        if unsafe { call!(api, PJRT_Buffer_IncreaseExternalReferenceCount { buffer: self.raw() }).is_err() } {
+            return Ok(false);
+        }
+        let read = self.wait().and_then(|()| {
+            let source = self.unsafe_pointer()?;
+            if dst.is_empty() {
+                return Ok(true);
+            }
+            // SAFETY: ready, held, dense, row-major and at least as large as `dst`.
+            unsafe {
+                std::ptr::copy_nonoverlapping(source as *const u8, dst.as_mut_ptr(), dst.len());
+            }
+            Ok(true)
+        });
+        // SAFETY: gives back the reference from above.
+        unsafe { call!(api, PJRT_Buffer_DecreaseExternalReferenceCount { buffer: self.raw() })? };
+        read
+    }
+
+    fn is_row_major(&self) -> bool {
+        // SAFETY: a live buffer; the layout's arrays live as long as it does.
+        unsafe {
+            let Ok(args) = call!(self.client.api(), PJRT_Buffer_GetMemoryLayout { buffer: self.raw() }) else {
+                return false;
+            };
+            if args.layout.type_ != sys::PJRT_Buffer_MemoryLayout_Type_Tiled {
+                return false;
+            }
+            let tiled = args.layout.value.tiled;
+            let order = items(tiled.minor_to_major, tiled.minor_to_major_size);
+            tiled.num_tiles == 0 && order.iter().rev().enumerate().all(|(axis, &minor)| axis as i64 == minor)
         }
     }
 

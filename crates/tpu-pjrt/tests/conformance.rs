@@ -196,6 +196,46 @@ fn outputs_keep_their_order() {
 }
 
 #[test]
+fn reading_in_place_does_not_stop_later_donation() {
+    each(|under| {
+        if !under.computes {
+            return;
+        }
+        let exe = under.client.compile(DONATE, &CompileOptions::default()).unwrap();
+        let given = under.matrix(1.0);
+        Under::read(&given);
+        let mut outputs = Vec::new();
+        exe.execute([&given], &[], &mut outputs).unwrap();
+        assert!(given.is_deleted().unwrap());
+        assert_eq!(Under::read(&outputs[0])[5], 12.0);
+    });
+}
+
+#[test]
+fn transposed_host_memory_arrives_row_major() {
+    each(|under| {
+        if !under.computes {
+            return;
+        }
+        // The columns of a 2x3 matrix, one after another.
+        let data = bytes(&[1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+        // SAFETY: the strides stay inside `data`, which is copied during the call.
+        let (buffer, _) = unsafe {
+            let made = under.client.buffer_from_host_unsafe(
+                data.as_ptr(),
+                ElementType::F32,
+                &[2, 3],
+                Some(&[4, 8]),
+                HostSemantics::DuringCall,
+                &under.device,
+            );
+            made.unwrap()
+        };
+        assert_eq!(Under::read(&buffer), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    });
+}
+
+#[test]
 fn executables_survive_serialization() {
     each(|under| {
         let bytes = under.client.compile(ADD, &CompileOptions::default()).unwrap().serialize().unwrap();
