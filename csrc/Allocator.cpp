@@ -10,7 +10,6 @@
 #include <mutex>
 
 namespace tpu {
-
 namespace {
 
 using c10::CachingAllocator::Stat;
@@ -29,8 +28,7 @@ struct DeviceMemory final : c10::DeviceAllocator {
     ensure_started();
     void* address = nullptr;
     TpuStorage* made = tpu_storage_new(nbytes, &address);
-    if (C10_UNLIKELY(made == nullptr))
-      raise_last_error();
+    if (C10_UNLIKELY(made == nullptr)) raise_last_error();
     return data_ptr(made, address);
   }
 
@@ -42,13 +40,10 @@ struct DeviceMemory final : c10::DeviceAllocator {
     TORCH_CHECK(false, "tpu memory cannot be copied by address.");
   }
 
-  bool initialized() override {
-    return g_started.load();
-  }
+  bool initialized() override { return g_started.load(); }
 
   void emptyCache(c10::MempoolId_t) override {
-    if (initialized())
-      tpu_empty_cache();
+    if (initialized()) tpu_empty_cache();
   }
 
   // One in-order queue: a block is never handed to work that could overtake its last use.
@@ -57,8 +52,7 @@ struct DeviceMemory final : c10::DeviceAllocator {
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
     check_index(index);
     TpuMemoryStats m{};
-    if (initialized())
-      tpu_memory_stats(&m);
+    if (initialized()) tpu_memory_stats(&m);
     c10::CachingDeviceAllocator::DeviceStats out;
     const Stat bytes = stat(m.current, m.peak, m.allocated_total, m.freed_total);
     const Stat count = stat(m.active_count, m.active_count, m.allocation_count, m.allocation_count - m.active_count);
@@ -74,14 +68,12 @@ struct DeviceMemory final : c10::DeviceAllocator {
 
   void resetAccumulatedStats(c10::DeviceIndex index) override {
     check_index(index);
-    if (initialized())
-      tpu_memory_reset_accumulated();
+    if (initialized()) tpu_memory_reset_accumulated();
   }
 
   void resetPeakStats(c10::DeviceIndex index) override {
     check_index(index);
-    if (initialized())
-      tpu_memory_reset_peak();
+    if (initialized()) tpu_memory_reset_peak();
   }
 
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
@@ -116,15 +108,13 @@ struct PinnedMemory final : at::HostAllocator {
     const auto at = reinterpret_cast<uintptr_t>(data);
     std::lock_guard<std::mutex> lock(mutex);
     auto next = blocks.upper_bound(at);
-    if (next == blocks.begin())
-      return false;
+    if (next == blocks.begin()) return false;
     --next;
     return at < next->first + next->second;
   }
 
   c10::DataPtr allocate(size_t nbytes) override {
-    if (nbytes == 0)
-      return c10::DataPtr(nullptr, nullptr, &release, c10::Device(c10::DeviceType::CPU));
+    if (nbytes == 0) return c10::DataPtr(nullptr, nullptr, &release, c10::Device(c10::DeviceType::CPU));
     void* start = std::aligned_alloc(kAlign, (nbytes + kAlign - 1) / kAlign * kAlign);
     if (start == nullptr)
       C10_THROW_ERROR(OutOfMemoryError, "No host memory for " + std::to_string(nbytes) + " pinned bytes.");
@@ -134,15 +124,9 @@ struct PinnedMemory final : at::HostAllocator {
     return c10::DataPtr(start, start, &release, c10::Device(c10::DeviceType::CPU));
   }
 
-  c10::DeleterFnPtr raw_deleter() const override {
-    return &release;
-  }
-  void copy_data(void* to, const void* from, std::size_t count) const override {
-    std::memcpy(to, from, count);
-  }
-  bool record_event(void*, void*, c10::Stream) override {
-    return true;
-  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, std::size_t count) const override { std::memcpy(to, from, count); }
+  bool record_event(void*, void*, c10::Stream) override { return true; }
   void empty_cache() override {}
   at::HostStats get_stats() override {
     std::lock_guard<std::mutex> lock(mutex);
@@ -159,21 +143,14 @@ PinnedMemory g_pinned_memory;
 
 }  // namespace
 
-c10::Allocator* allocator() {
-  return &g_device_memory;
-}
+c10::Allocator* allocator() { return &g_device_memory; }
 
-c10::Allocator* pinned_allocator() {
-  return &g_pinned_memory;
-}
+c10::Allocator* pinned_allocator() { return &g_pinned_memory; }
 
-bool is_pinned(const void* data) {
-  return PinnedMemory::contains(data);
-}
+bool is_pinned(const void* data) { return PinnedMemory::contains(data); }
 
 void free_storage(void* context) {
-  if (context != nullptr)
-    tpu_storage_free(static_cast<TpuStorage*>(context));
+  if (context != nullptr) tpu_storage_free(static_cast<TpuStorage*>(context));
 }
 
 TpuStorage* cell_at(const c10::DataPtr& data) {
@@ -186,8 +163,7 @@ void resize_storage(const c10::Storage& storage, size_t nbytes) {
   ensure_started();
   void* address = nullptr;
   TpuStorage* made = tpu_storage_resized(cell(storage), nbytes, &address);
-  if (made == nullptr)
-    raise_last_error();
+  if (made == nullptr) raise_last_error();
   storage.unsafeGetStorageImpl()->set_data_ptr_noswap(data_ptr(made, address));
   storage.unsafeGetStorageImpl()->set_nbytes(nbytes);
 }

@@ -21,8 +21,7 @@ TpuStorage* cell_at(const c10::DataPtr& data);
 // The core's cell behind a storage.
 inline TpuStorage* cell(const c10::Storage& storage) {
   const c10::DataPtr& data = storage.unsafeGetStorageImpl()->data_ptr();
-  if (C10_UNLIKELY(data.get_deleter() != &free_storage))
-    return cell_at(data);
+  if (C10_UNLIKELY(data.get_deleter() != &free_storage)) return cell_at(data);
   return static_cast<TpuStorage*>(data.get_context());
 }
 

@@ -5,9 +5,9 @@
 #include <c10/util/Exception.h>
 
 #include <cstring>
+#include <unordered_map>
 
 namespace tpu {
-
 namespace {
 
 uint64_t bits(double value) {
@@ -65,8 +65,7 @@ bool fill_list(TpuArg& arg, const c10::IValue& value, Travel travel, Frame& fram
         if (item.isNone() || !item.toTensor().defined()) {
           fill_absent(*out++);
         } else if (!fill_tensor(*out++, item.toTensor())) {
-          if (travel == Travel::kIndexList && item.toTensor().device().is_cpu())
-            return false;
+          if (travel == Travel::kIndexList && item.toTensor().device().is_cpu()) return false;
           raise_device_mismatch(item.toTensor());
         } else if (travel == Travel::kIndexList && (out[-1].flags & TPU_T_HOST)) {
           return false;
@@ -78,24 +77,21 @@ bool fill_list(TpuArg& arg, const c10::IValue& value, Travel travel, Frame& fram
       TpuScalar* out = frame.take<TpuScalar>(items.size());
       arg.kind = TPU_A_SCALAR_LIST;
       arg.scalars = out;
-      for (const c10::IValue& item : items)
-        fill_scalar(*out++, item);
+      for (const c10::IValue& item : items) fill_scalar(*out++, item);
       return true;
     }
     case Travel::kDoubleList: {
       double* out = frame.take<double>(items.size());
       arg.kind = TPU_A_DOUBLE_LIST;
       arg.doubles = out;
-      for (const c10::IValue& item : items)
-        *out++ = double_of(item);
+      for (const c10::IValue& item : items) *out++ = double_of(item);
       return true;
     }
     default: {
       int64_t* out = frame.take<int64_t>(items.size());
       arg.kind = TPU_A_INT_LIST;
       arg.ints = out;
-      for (const c10::IValue& item : items)
-        *out++ = int_of(item);
+      for (const c10::IValue& item : items) *out++ = int_of(item);
       return true;
     }
   }
@@ -104,59 +100,24 @@ bool fill_list(TpuArg& arg, const c10::IValue& value, Travel travel, Frame& fram
 }  // namespace
 
 Travel travel_of(const c10::Argument& argument) {
-  c10::TypePtr type = argument.type();
-  if (type->kind() == c10::TypeKind::OptionalType)
-    type = type->castRaw<c10::OptionalType>()->getElementType();
-  switch (type->kind()) {
-    case c10::TypeKind::TensorType:
-      return Travel::kTensor;
-    case c10::TypeKind::NumberType:
-      return Travel::kScalar;
-    case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType:
-      return Travel::kInt;
-    case c10::TypeKind::BoolType:
-      return Travel::kBool;
-    case c10::TypeKind::FloatType:
-      return Travel::kDouble;
-    case c10::TypeKind::StringType:
-      return Travel::kString;
-    case c10::TypeKind::DeviceObjType:
-      return Travel::kDevice;
-    case c10::TypeKind::GeneratorType:
-      return Travel::kGenerator;
-    case c10::TypeKind::ListType:
-      break;
-    default:
-      return Travel::kUnknown;
-  }
-  const c10::TypePtr item = type->castRaw<c10::ListType>()->getElementType();
-  switch (item->kind()) {
-    case c10::TypeKind::TensorType:
-      return Travel::kTensorList;
-    case c10::TypeKind::OptionalType:
-      return item->castRaw<c10::OptionalType>()->getElementType()->kind() == c10::TypeKind::TensorType
-          ? Travel::kIndexList
-          : Travel::kUnknown;
-    case c10::TypeKind::NumberType:
-      return Travel::kScalarList;
-    case c10::TypeKind::FloatType:
-      return Travel::kDoubleList;
-    case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType:
-    case c10::TypeKind::BoolType:
-      return Travel::kIntList;
-    default:
-      return Travel::kUnknown;
-  }
+  static const std::unordered_map<std::string, Travel> by_type{
+      {"Tensor", Travel::kTensor}, {"Tensor[]", Travel::kTensorList}, {"Tensor?[]", Travel::kIndexList},
+      {"Scalar", Travel::kScalar}, {"Scalar[]", Travel::kScalarList}, {"int", Travel::kInt},
+      {"int[]", Travel::kIntList}, {"bool", Travel::kBool},           {"bool[]", Travel::kIntList},
+      {"float", Travel::kDouble},  {"float[]", Travel::kDoubleList},  {"str", Travel::kString},
+      {"Device", Travel::kDevice}, {"Generator", Travel::kGenerator},
+  };
+  std::string type = argument.type()->str();
+  if (type.back() == '?') type.pop_back();
+  const auto found = by_type.find(type);
+  return found == by_type.end() ? Travel::kUnknown : found->second;
 }
 
 void fill_host_value(TpuTensor& out, const at::Tensor& tensor) {
   out = TpuTensor{};
   out.dtype = static_cast<uint8_t>(tensor.scalar_type());
   out.flags = TPU_T_HOST;
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
-    out.flags |= TPU_T_WRAPPED_NUMBER;
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) out.flags |= TPU_T_WRAPPED_NUMBER;
   const bool plain = !tensor.is_conj() && !tensor.is_neg();
   if (plain && tensor.scalar_type() == at::kLong) {
     out.host = {TPU_S_INT, static_cast<uint64_t>(*static_cast<const int64_t*>(tensor.const_data_ptr())), 0};
@@ -168,9 +129,8 @@ void fill_host_value(TpuTensor& out, const at::Tensor& tensor) {
 }
 
 void raise_device_mismatch(const at::Tensor& other) {
-  TORCH_CHECK(
-      false, "Expected all tensors to be on the same device, but found at least two devices, ", device(), " and ",
-      other.device(), "!");
+  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", device(),
+              " and ", other.device(), "!");
 }
 
 bool fill_arguments(const Form& form, const c10::IValue* values, TpuArg* args, Frame& frame) {
@@ -192,8 +152,7 @@ bool fill_arguments(const Form& form, const c10::IValue* values, TpuArg* args, F
           break;
         }
         TpuTensor* out = frame.take<TpuTensor>(1);
-        if (C10_UNLIKELY(!fill_tensor(*out, tensor)))
-          raise_device_mismatch(tensor);
+        if (C10_UNLIKELY(!fill_tensor(*out, tensor))) raise_device_mismatch(tensor);
         arg.kind = TPU_A_TENSOR;
         arg.tensors = out;
         break;
@@ -231,8 +190,7 @@ bool fill_arguments(const Form& form, const c10::IValue* values, TpuArg* args, F
       case Travel::kUnknown:
         TORCH_INTERNAL_ASSERT(false, form.name, ": argument ", k, " has a type that does not cross to the core");
       default:
-        if (C10_UNLIKELY(!fill_list(arg, value, form.travel[k], frame)))
-          return false;
+        if (C10_UNLIKELY(!fill_list(arg, value, form.travel[k], frame))) return false;
     }
   }
   return true;
@@ -240,16 +198,11 @@ bool fill_arguments(const Form& form, const c10::IValue* values, TpuArg* args, F
 
 void bring_indices(const Form& form, c10::IValue* values) {
   for (uint32_t k = 0; k < form.n_args; ++k) {
-    if (form.travel[k] != Travel::kIndexList || values[k].isNone())
-      continue;
-    c10::List<std::optional<at::Tensor>> moved;
-    for (const std::optional<at::Tensor>& item : values[k].toOptionalTensorVector()) {
-      if (item.has_value() && item->defined() && item->device().is_cpu())
-        moved.push_back(at::_to_copy(*item, item->options().device(device())));
-      else
-        moved.push_back(item);
-    }
-    values[k] = std::move(moved);
+    if (form.travel[k] != Travel::kIndexList) continue;
+    values[k] = map_tensors(values[k], [](const at::Tensor& item) {
+      const bool host = item.defined() && item.device().is_cpu();
+      return host ? at::_to_copy(item, item.options().device(device())) : item;
+    });
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "Allocator.h"
 #include "Form.h"
+#include "Values.h"
 
 namespace tpu {
 
@@ -56,12 +57,9 @@ inline void fill_device_tensor(TpuTensor& out, const c10::TensorImpl* impl) {
   out.ndim = static_cast<uint32_t>(sizes.size());
   out.dtype = static_cast<uint8_t>(impl->dtype().toScalarType());
   uint8_t flags = 0;
-  if (impl->is_wrapped_number())
-    flags |= TPU_T_WRAPPED_NUMBER;
-  if (impl->is_conj())
-    flags |= TPU_T_CONJ;
-  if (impl->is_neg())
-    flags |= TPU_T_NEG;
+  if (impl->is_wrapped_number()) flags |= TPU_T_WRAPPED_NUMBER;
+  if (impl->is_conj()) flags |= TPU_T_CONJ;
+  if (impl->is_neg()) flags |= TPU_T_NEG;
   out.flags = flags;
 }
 
@@ -72,8 +70,7 @@ inline bool fill_tensor(TpuTensor& out, const at::Tensor& tensor) {
     fill_device_tensor(out, impl);
     return true;
   }
-  if (impl->device_type() != c10::DeviceType::CPU || impl->dim() != 0)
-    return false;
+  if (impl->device_type() != c10::DeviceType::CPU || impl->dim() != 0) return false;
   fill_host_value(out, tensor);
   return true;
 }

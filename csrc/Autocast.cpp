@@ -4,34 +4,18 @@
 
 #include "Registration.h"
 #include "Runtime.h"
+#include "Values.h"
 
 namespace tpu {
-
 namespace {
 
 namespace autocast = at::autocast;
 
 enum class Policy { kLower, kFloat, kFloatUnlessAsked, kPromote };
 
-template <class Visit>
-void each_tensor(const c10::IValue& value, Visit visit) {
-  if (value.isTensor()) {
-    visit(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const c10::IValue& item : value.toListRef())
-      visit(item.toTensor());
-  }
-}
-
 c10::IValue cast(const c10::IValue& value, at::ScalarType to) {
-  if (value.isTensor())
-    return autocast::cached_cast(to, value.toTensor(), kDevice);
-  if (!value.isTensorList())
-    return value;
-  c10::List<at::Tensor> out;
-  for (const c10::IValue& item : value.toListRef())
-    out.push_back(autocast::cached_cast(to, item.toTensor(), kDevice));
-  return out;
+  return map_tensors(
+      value, [to](const at::Tensor& item) { return item.defined() ? autocast::cached_cast(to, item, kDevice) : item; });
 }
 
 // The widest floating type among the eligible tensors.
@@ -39,8 +23,7 @@ at::ScalarType widest(const c10::IValue* values, size_t n) {
   at::ScalarType type = autocast::get_lower_precision_fp_from_device_type(kDevice);
   for (size_t k = 0; k < n; ++k)
     each_tensor(values[k], [&](const at::Tensor& tensor) {
-      if (tensor.defined())
-        type = autocast::prioritize(type, tensor, kDevice);
+      if (tensor.defined()) type = autocast::prioritize(type, tensor, kDevice);
     });
   return type;
 }
@@ -54,8 +37,7 @@ class Kernel final : public c10::OperatorKernel {
   Kernel(Policy policy, const c10::OperatorHandle& op) : policy_(policy) {
     const auto& arguments = op.schema().arguments();
     for (size_t k = 0; k < arguments.size(); ++k)
-      if (arguments[k].real_type()->str() == "ScalarType?")
-        dtype_argument_ = static_cast<int>(k);
+      if (arguments[k].real_type()->str() == "ScalarType?") dtype_argument_ = static_cast<int>(k);
   }
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
@@ -66,11 +48,10 @@ class Kernel final : public c10::OperatorKernel {
       if (dtype_argument_ >= 0 && eligible(values[0]) && values[dtype_argument_].isNone())
         values[dtype_argument_] = static_cast<int64_t>(at::kFloat);
     } else {
-      const at::ScalarType to = policy_ == Policy::kLower ? autocast::get_lower_precision_fp_from_device_type(kDevice)
-          : policy_ == Policy::kFloat                     ? at::kFloat
-                                                          : widest(values, n);
-      for (size_t k = 0; k < n; ++k)
-        values[k] = cast(values[k], to);
+      const at::ScalarType to = policy_ == Policy::kLower   ? autocast::get_lower_precision_fp_from_device_type(kDevice)
+                                : policy_ == Policy::kFloat ? at::kFloat
+                                                            : widest(values, n);
+      for (size_t k = 0; k < n; ++k) values[k] = cast(values[k], to);
     }
     op.callBoxed(stack);
   }
@@ -87,11 +68,9 @@ torch::Library& library() {
 
 void add(Policy policy, const char* name, const char* overload = "") {
   auto op = c10::Dispatcher::singleton().findSchema({std::string("aten::") + name, overload});
-  if (!op.has_value())
-    return;
+  if (!op.has_value()) return;
   const std::string local = *overload == 0 ? std::string(name) : std::string(name) + "." + overload;
-  library().impl(
-      local.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(policy, *op)));
+  library().impl(local.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(policy, *op)));
 }
 
 at::Tensor norm(const at::Tensor& self, const at::Scalar& p) {
@@ -106,16 +85,14 @@ at::Tensor norm_dim(const at::Tensor& self, const std::optional<at::Scalar>& p, 
 }
 
 at::Tensor refused(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, int64_t) {
-  TORCH_CHECK(
-      false, "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n",
-      "Use binary_cross_entropy_with_logits or BCEWithLogitsLoss, which merge the sigmoid into the loss.");
+  TORCH_CHECK(false, "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n",
+              "Use binary_cross_entropy_with_logits or BCEWithLogitsLoss, which merge the sigmoid into the loss.");
 }
 
 }  // namespace
 
 void register_autocast() {
-  static torch::Library rest(
-      torch::Library::IMPL, "_", c10::DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
+  static torch::Library rest(torch::Library::IMPL, "_", c10::DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
   rest.fallback(torch::CppFunction::makeFallthrough());
 #define TPU_ADD_LOWER(...) add(Policy::kLower, TPU_NAMES(__VA_ARGS__));
 #define TPU_ADD_FLOAT(...) add(Policy::kFloat, TPU_NAMES(__VA_ARGS__));

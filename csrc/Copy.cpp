@@ -11,7 +11,6 @@
 #include "Arguments.h"
 
 namespace tpu {
-
 namespace {
 
 constexpr int64_t kSparseBytes = 256 * 1024;  // a view wider than this and 4 times its own bytes is packed first
@@ -19,8 +18,7 @@ constexpr int64_t kSparseBytes = 256 * 1024;  // a view wider than this and 4 ti
 // Elements from the view's first to its last.
 int64_t extent(const at::Tensor& tensor) {
   int64_t last = 0;
-  for (int64_t d = 0; d < tensor.dim(); ++d)
-    last += (tensor.size(d) - 1) * tensor.stride(d);
+  for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
   return last + 1;
 }
 
@@ -32,11 +30,9 @@ void download(const at::Tensor& tensor, size_t nbytes, void* to) {
 
 // Same place for every element, dimensions of size 1 apart.
 bool same_strides(const at::Tensor& a, const at::Tensor& b) {
-  if (a.sizes() != b.sizes())
-    return false;
+  if (a.sizes() != b.sizes()) return false;
   for (int64_t d = 0; d < a.dim(); ++d)
-    if (a.size(d) != 1 && a.stride(d) != b.stride(d))
-      return false;
+    if (a.size(d) != 1 && a.stride(d) != b.stride(d)) return false;
   return true;
 }
 
@@ -49,21 +45,18 @@ at::Tensor on_host(const at::Tensor& like, c10::IntArrayRef sizes, c10::IntArray
 }
 
 void upload(const at::Tensor& to, const at::Tensor& from) {
-  if (to.numel() == 0)
-    return;
+  if (to.numel() == 0) return;
   TpuTensor target;
   fill_device_tensor(target, to.unsafeGetTensorImpl());
   const bool whole = tpu_is_whole(&target) != 0;
   at::Tensor source = from;
-  if (to.is_conj())
-    source = source.conj();
-  if (to.is_neg())
-    source = source.neg();
+  if (to.is_conj()) source = source.conj();
+  if (to.is_neg()) source = source.neg();
   const bool ready = source.scalar_type() == to.scalar_type() && source.sizes() == to.sizes() && !source.is_conj() &&
-      !source.is_neg() && (whole ? same_strides(source, to) : source.is_contiguous());
+                     !source.is_neg() && (whole ? same_strides(source, to) : source.is_contiguous());
   if (!ready) {
-    at::Tensor staged = whole ? on_host(to, to.sizes(), to.strides())
-                              : at::Tensor(at::detail::empty_cpu(to.sizes(), to.scalar_type()));
+    at::Tensor staged =
+        whole ? on_host(to, to.sizes(), to.strides()) : at::Tensor(at::detail::empty_cpu(to.sizes(), to.scalar_type()));
     staged.copy_(source);
     source = staged;
   }
@@ -104,10 +97,8 @@ at::Tensor host_image(const at::Tensor& tensor) {
     out = std::move(bytes);
     out.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
   }
-  if (tensor.is_conj())
-    out.unsafeGetTensorImpl()->_set_conj(true);
-  if (tensor.is_neg())
-    out.unsafeGetTensorImpl()->_set_neg(true);
+  if (tensor.is_conj()) out.unsafeGetTensorImpl()->_set_conj(true);
+  if (tensor.is_neg()) out.unsafeGetTensorImpl()->_set_neg(true);
   return out;
 }
 
@@ -123,21 +114,18 @@ at::Tensor device_image(const at::Tensor& tensor) {
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   TORCH_CHECK(self.defined(), "self is undefined");
   TORCH_CHECK(source.defined(), "src is undefined");
-  if (self.is_same(source))
-    return self;
+  if (self.is_same(source)) return self;
   const bool to_device = self.device().type() == kDevice;
   const bool from_device = source.device().type() == kDevice;
-  if (to_device)
-    at::assert_no_internal_overlap(self);
+  if (to_device) at::assert_no_internal_overlap(self);
   if (to_device && from_device) {
     on_device(self, source, non_blocking);
   } else if (to_device) {
     upload(self, source.device().is_cpu() ? source : source.to(c10::Device(c10::DeviceType::CPU)));
   } else if (!self.device().is_cpu()) {
     self.copy_(host_image(source));
-  } else if (
-      self.scalar_type() == source.scalar_type() && same_strides(self, source) && same_bits(self, source) &&
-      source.is_non_overlapping_and_dense()) {
+  } else if (self.scalar_type() == source.scalar_type() && same_strides(self, source) && same_bits(self, source) &&
+             source.is_non_overlapping_and_dense()) {
     if (self.numel() > 0)
       download(source, static_cast<size_t>(self.numel()) * self.element_size(), self.mutable_data_ptr());
   } else {

@@ -7,20 +7,18 @@
 #include "Meta.h"
 
 namespace tpu {
-
 namespace {
 
 at::Tensor wrap(const TpuOut& out) {
-  if (out.absent)
-    return {};
-  auto storage = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), static_cast<size_t>(out.nbytes), data_ptr(out.storage, out.address),
-      allocator(), /*resizable=*/true);
+  if (out.absent) return {};
+  auto storage =
+      c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<size_t>(out.nbytes),
+                                            data_ptr(out.storage, out.address), allocator(), /*resizable=*/true);
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
       c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(out.dtype)));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
-      c10::IntArrayRef(out.sizes, out.ndim), c10::IntArrayRef(out.strides, out.ndim));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef(out.sizes, out.ndim),
+                                                      c10::IntArrayRef(out.strides, out.ndim));
   return tensor;
 }
 
@@ -32,8 +30,7 @@ void push_returns(const Form& form, torch::jit::Stack* stack, const TpuResult& r
   if (C10_UNLIKELY(form.returns_list)) {
     c10::List<at::Tensor> list;
     list.reserve(result.n_outs);
-    for (uint32_t k = 0; k < result.n_outs; ++k)
-      list.push_back(wrap(outs[k]));
+    for (uint32_t k = 0; k < result.n_outs; ++k) list.push_back(wrap(outs[k]));
     stack->resize(base);
     stack->emplace_back(std::move(list));
     return;
@@ -45,21 +42,19 @@ void push_returns(const Form& form, torch::jit::Stack* stack, const TpuResult& r
       returns.emplace_back((*stack)[base + argument]);
       continue;
     }
-    while (form.writes[next] >= 0)
-      ++next;
+    while (form.writes[next] >= 0) ++next;
     returns.emplace_back(wrap(outs[next++]));
   }
   stack->resize(base);
-  for (c10::IValue& value : returns)
-    stack->emplace_back(std::move(value));
+  for (c10::IValue& value : returns) stack->emplace_back(std::move(value));
 }
 
 // tpu_call under the lock of the generator that the op draws from.
 int32_t call_random(const Form& form, c10::IValue* values, TpuArg* args, TpuResult* result) {
-  Generator* generator = generator_or_default(
-      form.generator_arg >= 0 && !values[form.generator_arg].isNone()
-          ? std::optional<at::Generator>(values[form.generator_arg].toGenerator())
-          : std::nullopt);
+  Generator* generator =
+      generator_or_default(form.generator_arg >= 0 && !values[form.generator_arg].isNone()
+                               ? std::optional<at::Generator>(values[form.generator_arg].toGenerator())
+                               : std::nullopt);
   int64_t state[2];
   const uint32_t place = form.generator_arg >= 0 ? static_cast<uint32_t>(form.generator_arg) : form.n_args;
   args[place].kind = TPU_A_GENERATOR;
@@ -83,32 +78,26 @@ void call_form(const Form& form, torch::jit::Stack* stack) {
   TpuResult result;
   for (int round = 0; round < 4; ++round) {
     c10::IValue* values = stack->data() + (stack->size() - form.n_args);
-    if (C10_UNLIKELY(round > 0))
-      frame.reset();
+    if (C10_UNLIKELY(round > 0)) frame.reset();
     TpuArg* args = frame.take<TpuArg>(form.n_args + 1);
     if (C10_UNLIKELY(!fill_arguments(form, values, args, frame))) {
       bring_indices(form, values);
       continue;
     }
-    if (!form.written.empty())
-      check_written(form, values);
+    if (!form.written.empty()) check_written(form, values);
     ensure_started();
+    if (C10_UNLIKELY(form.may_contract)) sync_matmul_precision();
     result.more = nullptr;
     result.rng_increment = 0;
     int32_t status = C10_UNLIKELY(form.random) ? call_random(form, values, args, &result)
                                                : tpu_call(form.id, args, form.n_args, &result);
     if (C10_UNLIKELY(status == TPU_NEED_META)) {
-      sync_matmul_precision();
       status = define_by_meta(form, stack, args);
-      if (status == TPU_OK)
-        continue;
-      if (status == kDoneOnCpu)
-        return;
+      if (status == TPU_OK) continue;
+      if (status == kDoneOnCpu) return;
     }
-    if (C10_LIKELY(status == TPU_OK))
-      return push_returns(form, stack, result);
-    if (status != TPU_FALLBACK)
-      raise_last_error();
+    if (C10_LIKELY(status == TPU_OK)) return push_returns(form, stack, result);
+    if (status != TPU_FALLBACK) raise_last_error();
     return fall_back(form.op, stack, tpu_last_error(nullptr));
   }
   TORCH_INTERNAL_ASSERT(false, form.name, ": the core asks for the same Meta outcome again and again");

@@ -11,13 +11,13 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "Arguments.h"
 #include "Copy.h"
 #include "Generator.h"
 #include "Registration.h"
 #include "Structural.h"
 
 namespace tpu {
-
 namespace {
 
 std::mutex g_mutex;
@@ -31,15 +31,14 @@ void count_and_warn(const c10::OperatorHandle& op, const char* reason) {
     first = g_counts[name]++ == 0;
   }
   if (first && fallback_mode() == FallbackMode::kWarn)
-    TORCH_WARN(
-        name, " runs on the CPU: ", reason, ". (Said once per op; torch.tpu.fallbacks() counts them, ",
-        "TORCH_TPU_FALLBACK=error makes them errors, =silent hides this.)");
+    TORCH_WARN(name, " runs on the CPU: ", reason, ". (Said once per op; torch.tpu.fallbacks() counts them, ",
+               "TORCH_TPU_FALLBACK=error makes them errors, =silent hides this.)");
 }
 
 // Ops that take host tensors beside device tensors, on every device of PyTorch.
 bool takes_host_tensors(const std::string& name) {
   return name.find("ctc_loss") != std::string::npos || name.find("_packed_sequence") != std::string::npos ||
-      name.find("_pack_padded") != std::string::npos;
+         name.find("_pack_padded") != std::string::npos;
 }
 
 // A CPU generator for one call, drawn from a tpu generator, which moves on so that the next call differs.
@@ -51,50 +50,30 @@ at::Generator host_generator(const std::optional<at::Generator>& given) {
   return at::detail::createCPUGenerator(generator->current_seed() + offset * 0x9e3779b97f4a7c15ULL);
 }
 
-bool holds_tensors(const c10::IValue& value) {
-  if (!value.isList())
-    return false;
-  c10::TypePtr item = value.toList().elementType();
-  if (item->kind() == c10::TypeKind::OptionalType)
-    item = item->castRaw<c10::OptionalType>()->getElementType();
-  return item->kind() == c10::TypeKind::TensorType;
-}
-
 // The call's arguments on the host. The same tensor twice stays the same tensor.
 class HostArguments {
  public:
   // `overwritten`: an out= argument, whose old values nobody reads.
   at::Tensor tensor(const at::Tensor& real, bool overwritten = false) {
     if (!real.defined() || real.device().type() != kDevice) {
-      if (real.defined() && real.dim() > 0 && !host_.defined())
-        host_ = real;
+      if (real.defined() && real.dim() > 0 && !host_.defined()) host_ = real;
       return real;
     }
     any_device_ = true;
     for (const auto& [seen, twin] : twins_)
-      if (seen.is_same(real))
-        return twin;
-    at::Tensor twin = overwritten ? at::Tensor(at::detail::empty_strided_cpu(real.sizes(), real.strides(), real.scalar_type()))
-                                  : host_image(real);
-    if (real.unsafeGetTensorImpl()->is_wrapped_number())
-      twin.unsafeGetTensorImpl()->set_wrapped_number(true);
+      if (seen.is_same(real)) return twin;
+    at::Tensor twin = overwritten
+                          ? at::Tensor(at::detail::empty_strided_cpu(real.sizes(), real.strides(), real.scalar_type()))
+                          : host_image(real);
+    if (real.unsafeGetTensorImpl()->is_wrapped_number()) twin.unsafeGetTensorImpl()->set_wrapped_number(true);
     twins_.emplace_back(real, twin);
     return twin;
   }
 
   c10::IValue value(const c10::IValue& real, const c10::Argument& argument) {
     const bool out = argument.kwarg_only() && argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-    if (real.isTensor())
-      return tensor(real.toTensor(), out);
-    if (holds_tensors(real)) {
-      const c10::impl::GenericList from = real.toList();
-      c10::impl::GenericList to(from.elementType());
-      for (size_t k = 0; k < from.size(); ++k) {
-        const c10::IValue item = from.get(k);
-        to.push_back(item.isTensor() ? c10::IValue(tensor(item.toTensor(), out)) : item);
-      }
-      return to;
-    }
+    if (real.isTensor() || real.isList())
+      return map_tensors(real, [&](const at::Tensor& item) { return tensor(item, out); });
     if (real.isDevice()) {
       if (real.toDevice().type() != kDevice) {
         keep_on_host_ = true;
@@ -103,30 +82,23 @@ class HostArguments {
       any_device_ = true;
       return c10::Device(c10::DeviceType::CPU);
     }
-    if (real.isGenerator() && real.toGenerator().device().type() == kDevice)
-      return host_generator(real.toGenerator());
-    if (real.isNone() && argument.type()->str() == "Generator?")
-      return host_generator(std::nullopt);
+    if (real.isGenerator() && real.toGenerator().device().type() == kDevice) return host_generator(real.toGenerator());
+    if (real.isNone() && argument.type()->str() == "Generator?") return host_generator(std::nullopt);
     return real;
   }
 
   // The device tensor a host result stands for, or a new one.
   at::Tensor back(const at::Tensor& result, bool may_alias, const c10::OperatorHandle& op) {
-    if (!result.defined() || keep_on_host_ || result.device().type() != c10::DeviceType::CPU)
-      return result;
+    if (!result.defined() || keep_on_host_ || result.device().type() != c10::DeviceType::CPU) return result;
     for (const auto& [real, twin] : twins_) {
-      if (twin.is_same(result))
-        return real;
-      TORCH_CHECK(
-          !may_alias || !twin.storage().is_alias_of(result.storage()), c10::toString(op.operator_name()),
-          " makes a view, which cannot be made on the CPU for a tpu tensor.");
+      if (twin.is_same(result)) return real;
+      TORCH_CHECK(!may_alias || !twin.storage().is_alias_of(result.storage()), c10::toString(op.operator_name()),
+                  " makes a view, which cannot be made on the CPU for a tpu tensor.");
     }
     return device_image(result);
   }
 
-  const at::Tensor& host_tensor() const {
-    return any_device_ ? host_ : none_;
-  }
+  const at::Tensor& host_tensor() const { return any_device_ ? host_ : none_; }
 
  private:
   c10::SmallVector<std::pair<at::Tensor, at::Tensor>, 8> twins_;
@@ -135,41 +107,12 @@ class HostArguments {
   bool keep_on_host_ = false;
 };
 
-[[noreturn]] void raise_mixed(const at::Tensor& host) {
-  TORCH_CHECK(
-      false, "Expected all tensors to be on the same device, but found at least two devices, ", device(), " and ",
-      host.device(), "!");
-}
-
 void write_back(const c10::IValue& real, const c10::IValue& host) {
-  const auto write = [](const at::Tensor& to, const at::Tensor& from) {
-    if (!to.defined() || to.is_same(from))
-      return;
+  each_pair(real, host, [](at::Tensor to, const at::Tensor& from) {
+    if (!to.defined() || to.is_same(from)) return;
     take_geometry(to, from);
-    at::Tensor target = to;
-    copy_(target, from, false);
-  };
-  if (real.isTensor()) {
-    write(real.toTensor(), host.toTensor());
-  } else if (real.isList()) {
-    const auto to = real.toListRef();
-    const auto from = host.toListRef();
-    for (size_t k = 0; k < to.size(); ++k)
-      if (to[k].isTensor())
-        write(to[k].toTensor(), from[k].toTensor());
-  }
-}
-
-// The written argument that a return is, by the names in the schema's alias annotations; -1 if it is a new value.
-int64_t written_argument(const c10::FunctionSchema& schema, const c10::Argument& ret) {
-  if (ret.alias_info() == nullptr || !ret.alias_info()->isWrite())
-    return -1;
-  for (size_t k = 0; k < schema.arguments().size(); ++k) {
-    const auto* info = schema.arguments()[k].alias_info();
-    if (info != nullptr && info->isWrite() && info->beforeSets() == ret.alias_info()->beforeSets())
-      return static_cast<int64_t>(k);
-  }
-  return -1;
+    copy_(to, from, false);
+  });
 }
 
 void fallback_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
@@ -180,29 +123,25 @@ void fallback_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::
 
 FallbackMode fallback_mode() {
   const char* text = std::getenv("TORCH_TPU_FALLBACK");
-  if (text == nullptr)
-    return FallbackMode::kWarn;
-  if (std::strcmp(text, "error") == 0)
-    return FallbackMode::kError;
+  if (text == nullptr) return FallbackMode::kWarn;
+  if (std::strcmp(text, "error") == 0) return FallbackMode::kError;
   return std::strcmp(text, "silent") == 0 ? FallbackMode::kSilent : FallbackMode::kWarn;
 }
 
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack, const char* reason_text) {
   const std::string reason = reason_text != nullptr ? reason_text : "";
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      fallback_mode() != FallbackMode::kError, c10::toString(op.operator_name()),
-      " would run on the CPU, and TORCH_TPU_FALLBACK=error forbids it: ", reason, ".");
+  TORCH_CHECK_NOT_IMPLEMENTED(fallback_mode() != FallbackMode::kError, c10::toString(op.operator_name()),
+                              " would run on the CPU, and TORCH_TPU_FALLBACK=error forbids it: ", reason, ".");
 
   const c10::FunctionSchema& schema = op.schema();
   const size_t n_args = schema.arguments().size();
   const size_t base = stack->size() - n_args;
   HostArguments twins;
   torch::jit::Stack host;
-  for (size_t k = 0; k < n_args; ++k)
-    host.push_back(twins.value((*stack)[base + k], schema.arguments()[k]));
+  for (size_t k = 0; k < n_args; ++k) host.push_back(twins.value((*stack)[base + k], schema.arguments()[k]));
   if (twins.host_tensor().defined() && !takes_host_tensors(schema.name()) &&
       schema.name().find("index") == std::string::npos)
-    raise_mixed(twins.host_tensor());
+    raise_device_mismatch(twins.host_tensor());
   const torch::jit::Stack host_arguments = host;
   {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -212,33 +151,21 @@ void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack, const ch
 
   for (size_t k = 0; k < n_args; ++k) {
     const auto* info = schema.arguments()[k].alias_info();
-    if (info != nullptr && info->isWrite())
-      write_back((*stack)[base + k], host_arguments[k]);
+    if (info != nullptr && info->isWrite()) write_back((*stack)[base + k], host_arguments[k]);
   }
   torch::jit::Stack returns;
   for (size_t k = 0; k < schema.returns().size(); ++k) {
     const c10::Argument& ret = schema.returns()[k];
     const bool may_alias = ret.alias_info() != nullptr;
     const c10::IValue& value = host[k];
-    if (const int64_t argument = written_argument(schema, ret); argument >= 0) {
+    if (const int32_t argument = written_argument(schema, ret); argument >= 0) {
       returns.push_back((*stack)[base + argument]);
-    } else if (value.isTensor()) {
-      returns.emplace_back(twins.back(value.toTensor(), may_alias, op));
-    } else if (holds_tensors(value)) {
-      const c10::impl::GenericList from = value.toList();
-      c10::impl::GenericList to(from.elementType());
-      for (size_t i = 0; i < from.size(); ++i) {
-        const c10::IValue item = from.get(i);
-        to.push_back(item.isTensor() ? c10::IValue(twins.back(item.toTensor(), may_alias, op)) : item);
-      }
-      returns.emplace_back(std::move(to));
     } else {
-      returns.push_back(value);
+      returns.push_back(map_tensors(value, [&](const at::Tensor& item) { return twins.back(item, may_alias, op); }));
     }
   }
   stack->resize(base);
-  for (c10::IValue& value : returns)
-    stack->push_back(std::move(value));
+  for (c10::IValue& value : returns) stack->push_back(std::move(value));
 }
 
 std::vector<std::pair<std::string, uint64_t>> fallback_counts() {
@@ -252,22 +179,21 @@ void reset_fallback_counts() {
 }
 
 void register_fallback() {
-  static torch::Library everything(
-      torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static torch::Library everything(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   everything.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback_kernel>());
   static torch::Library aten(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   const auto to_cpu = [](const c10::OperatorName& name) {
     auto op = c10::Dispatcher::singleton().findSchema(name);
-    if (!op.has_value() || name.name.rfind("aten::", 0) != 0 || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1))
+    if (!op.has_value() || name.name.rfind("aten::", 0) != 0 ||
+        op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1))
       return;
     const std::string local = c10::toString(name).substr(std::strlen("aten::"));
     aten.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback_kernel>());
   };
   // Composite kernels that end in an "overrideable" op, which a backend is expected to bring and the CPU does not have.
-  for (const char* name : {"aten::convolution", "aten::convolution_backward"})
-    to_cpu({name, ""});
-  // Functional and in-place forms of structured ops would make an output on the device and end in the out= form; the CPU
-  // has kernels for them as they are.
+  for (const char* name : {"aten::convolution", "aten::convolution_backward"}) to_cpu({name, ""});
+  // Functional and in-place forms of structured ops would make an output on the device and end in the out= form; the
+  // CPU has kernels for them as they are.
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     auto op = c10::Dispatcher::singleton().findSchema(name);
     if (op.has_value() && op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&

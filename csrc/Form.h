@@ -38,20 +38,24 @@ struct Form {
   uint32_t n_args = 0;
   bool is_out = false;
   bool random = false;
+  bool may_contract = false;  // products of float32, whose precision the user chooses
   bool returns_list = false;
   int32_t generator_arg = -1;
-  c10::SmallVector<Travel, 8> travel;      // per argument
-  c10::SmallVector<int32_t, 4> writes;     // per output of the functional op: the argument it is written into, or -1
-  c10::SmallVector<int32_t, 4> returns;    // per return of this form: the argument it is, or -1 for a fresh tensor
-  c10::SmallVector<int32_t, 4> written;    // arguments that are written, each once
+  c10::SmallVector<Travel, 8> travel;    // per argument
+  c10::SmallVector<int32_t, 4> writes;   // per output of the functional op: the argument it is written into, or -1
+  c10::SmallVector<int32_t, 4> returns;  // per return of this form: the argument it is, or -1 for a fresh tensor
+  c10::SmallVector<int32_t, 4> written;  // arguments that are written, each once
   std::string name;
 };
 
 // The form registered under this name ("aten::copy_"), or null.
-const Form* find_form(const char* name, const char* overload = "");
+const Form* find_form(const std::string& name);
 
 // Runs the form on the arguments on top of the stack and leaves its returns there.
 void call_form(const Form& form, torch::jit::Stack* stack);
+
+// The written argument that a return is, by the names in the schema's alias annotations; -1 if it is a new value.
+int32_t written_argument(const c10::FunctionSchema& schema, const c10::Argument& ret);
 
 std::vector<std::string> form_names();
 // Names of the table that this torch cannot serve, and schemas that differ from the dispatcher's.

@@ -6,6 +6,7 @@
 #include <torch/csrc/jit/frontend/function_schema_parser.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <sstream>
@@ -14,7 +15,6 @@
 #include "Registration.h"
 
 namespace tpu {
-
 namespace {
 
 using c10::Argument;
@@ -32,68 +32,32 @@ const Overloads& overloads() {
     Overloads out;
     auto& dispatcher = c10::Dispatcher::singleton();
     for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-      if (auto op = dispatcher.findSchema(name))
-        out[name.name].push_back(*op);
+      if (auto op = dispatcher.findSchema(name)) out[name.name].push_back(*op);
     }
     return out;
   }();
   return all;
 }
 
-bool is_written(const Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+bool is_written(const Argument& a) { return a.alias_info() != nullptr && a.alias_info()->isWrite(); }
+bool is_out(const Argument& a) { return a.kwarg_only() && is_written(a); }
+bool any(const FunctionSchema& schema, bool (*is)(const Argument&)) {
+  return std::any_of(schema.arguments().begin(), schema.arguments().end(), is);
 }
 
-bool same_argument(const Argument& a, const Argument& b) {
-  return a.name() == b.name() && *a.real_type() == *b.real_type();
-}
-
-std::vector<const Argument*> arguments_of(const FunctionSchema& schema, bool without_outs) {
-  std::vector<const Argument*> out;
-  for (const Argument& argument : schema.arguments())
-    if (!(without_outs && argument.kwarg_only() && is_written(argument)))
-      out.push_back(&argument);
-  return out;
-}
-
-bool same_arguments(const FunctionSchema& functional, const FunctionSchema& form, bool without_outs) {
-  const auto a = arguments_of(functional, false);
-  const auto b = arguments_of(form, without_outs);
-  if (a.size() != b.size())
-    return false;
-  for (size_t k = 0; k < a.size(); ++k)
-    if (!same_argument(*a[k], *b[k]))
-      return false;
-  return true;
-}
-
-bool writes_anything(const FunctionSchema& schema) {
-  for (const Argument& argument : schema.arguments())
-    if (is_written(argument))
-      return true;
-  return false;
-}
-
-bool has_outs(const FunctionSchema& schema) {
-  for (const Argument& argument : schema.arguments())
-    if (argument.kwarg_only() && is_written(argument))
-      return true;
-  return false;
-}
-
-bool is_tensor(const Argument& ret) {
-  return ret.type()->kind() == c10::TypeKind::TensorType;
-}
-bool is_tensor_list(const Argument& ret) {
-  return ret.type()->kind() == c10::TypeKind::ListType &&
-      ret.type()->castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::TensorType;
+// The same arguments but for the form's outs, which come last.
+bool same_arguments(const FunctionSchema& functional, const FunctionSchema& form) {
+  const auto& a = functional.arguments();
+  const auto& b = form.arguments();
+  const size_t outs = std::count_if(b.begin(), b.end(), is_out);
+  return a.size() + outs == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](const auto& x, const auto& y) {
+           return x.name() == y.name() && *x.real_type() == *y.real_type() && !is_out(y);
+         });
 }
 
 struct Kernel final : c10::OperatorKernel {
   explicit Kernel(const Form* form) : form(form) {}
-  void operator()(const OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    call_form(*form, stack);
-  }
+  void operator()(const OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) { call_form(*form, stack); }
   const Form* form;
 };
 
@@ -101,12 +65,8 @@ struct Kernel final : c10::OperatorKernel {
 // reached under a backend key nobody registers anything for, whose table entry is therefore the composite one.
 struct HoldKernel final : c10::OperatorKernel {
   struct Hold {
-    Hold() {
-      tpu_hold();
-    }
-    ~Hold() {
-      tpu_release();
-    }
+    Hold() { tpu_hold(); }
+    ~Hold() { tpu_release(); }
   };
   void operator()(const OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
     Hold hold;
@@ -119,62 +79,52 @@ torch::Library& library() {
   return aten;
 }
 
-std::string key_of(const c10::OperatorName& name) {
-  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+// Whether the op may multiply float32 matrices. A name too many costs a look at the precision switch, no more.
+bool may_contract(const std::string& name) {
+  for (const char* part : {"mm", "mv", "dot", "conv", "linear", "attention", "cdist", "lstm", "gru", "rnn"})
+    if (name.find(part) != std::string::npos) return true;
+  return false;
 }
 
 // Builds the form if its outputs and arguments can cross; empty text, or why not.
 std::string add_form(uint32_t op_id, size_t n_outputs, const OperatorHandle& op) {
   const FunctionSchema& schema = op.schema();
-  const std::string name = key_of(op.operator_name());
-  if (g_forms.count(name) != 0)
-    return {};
+  const std::string name = c10::toString(op.operator_name());
+  if (g_forms.count(name) != 0) return {};
   auto form = std::make_unique<Form>(op);
   form->name = name;
   form->n_args = static_cast<uint32_t>(schema.arguments().size());
   form->random = tpu_op_is_random(op_id) != 0;
-  form->is_out = has_outs(schema);
+  form->may_contract = may_contract(schema.name());
+  form->is_out = any(schema, is_out);
   for (uint32_t k = 0; k < form->n_args; ++k) {
     const Argument& argument = schema.arguments()[k];
     form->travel.push_back(travel_of(argument));
     if (form->travel.back() == Travel::kUnknown)
       return "argument " + argument.name() + " has a type that does not cross";
-    if (form->travel.back() == Travel::kGenerator)
-      form->generator_arg = static_cast<int32_t>(k);
-    if (is_written(argument))
-      form->written.push_back(static_cast<int32_t>(k));
+    if (form->travel.back() == Travel::kGenerator) form->generator_arg = static_cast<int32_t>(k);
+    if (is_written(argument)) form->written.push_back(static_cast<int32_t>(k));
   }
   for (const Argument& ret : schema.returns()) {
-    int32_t source = -1;
-    if (is_written(ret)) {
-      for (const int32_t k : form->written)
-        if (schema.arguments()[k].alias_info()->beforeSets() == ret.alias_info()->beforeSets())
-          source = k;
-    } else if (is_tensor(ret)) {
-      form->writes.push_back(-1);
-    } else if (is_tensor_list(ret) && schema.returns().size() == 1) {
-      form->writes.push_back(-1);
-      form->returns_list = true;
-    } else {
-      return "it returns " + ret.type()->str();
-    }
-    form->returns.push_back(source);
+    form->returns.push_back(written_argument(schema, ret));
+    if (form->returns.back() >= 0) continue;
+    form->returns_list = ret.type()->str() == "Tensor[]" && schema.returns().size() == 1;
+    if (!form->returns_list && ret.type()->str() != "Tensor") return "it returns " + ret.type()->str();
+    form->writes.push_back(-1);
   }
-  for (const int32_t k : form->written)
-    form->writes.push_back(k);
+  for (const int32_t k : form->written) form->writes.push_back(k);
   if (form->writes.size() != n_outputs)
     return name + " has " + std::to_string(form->writes.size()) + " outputs, the functional op " +
-        std::to_string(n_outputs);
-  form->id = tpu_register_form(
-      op_id, form->name.c_str(), form->writes.data(), static_cast<uint32_t>(form->writes.size()));
+           std::to_string(n_outputs);
+  form->id =
+      tpu_register_form(op_id, form->name.c_str(), form->writes.data(), static_cast<uint32_t>(form->writes.size()));
 
   // A kernel of ours on an implicit composite would take its derivative away; what it is composed of has kernels.
   const bool composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   const bool taken = op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
   if (!composite && !taken && schema.name().rfind("aten::", 0) == 0) {
     const std::string local = name.substr(std::strlen("aten::"));
-    library().impl(
-        local.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(form.get())));
+    library().impl(local.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(form.get())));
   } else if (composite) {
     g_unmatched.push_back(name + ": composite, so no kernel is registered");
   }
@@ -187,20 +137,17 @@ std::string normal_text(const FunctionSchema& schema) {
   std::ostringstream out;
   for (const Argument& argument : schema.arguments()) {
     out << (argument.kwarg_only() ? "*" : "") << argument.real_type()->str() << " " << argument.name();
-    if (argument.default_value().has_value())
-      out << "=" << *argument.default_value();
+    if (argument.default_value().has_value()) out << "=" << *argument.default_value();
     out << ", ";
   }
   out << "->";
-  for (const Argument& ret : schema.returns())
-    out << " " << ret.real_type()->str();
+  for (const Argument& ret : schema.returns()) out << " " << ret.real_type()->str();
   return out.str();
 }
 
 void add_op(uint32_t op_id) {
   std::string text = tpu_op_schema(op_id);
-  if (text.substr(0, text.find('(')).find("::") == std::string::npos)
-    text = "aten::" + text;
+  if (text.substr(0, text.find('(')).find("::") == std::string::npos) text = "aten::" + text;
   const std::string full = text.substr(0, text.find('('));
   std::optional<FunctionSchema> declared;
   try {
@@ -223,10 +170,9 @@ void add_op(uint32_t op_id) {
 
   if (auto functional = c10::Dispatcher::singleton().findSchema(declared->operator_name())) {
     if (normal_text(*declared) != normal_text(functional->schema()))
-      g_mismatches.push_back(
-          full + ": table " + normal_text(*declared) + " | torch " + normal_text(functional->schema()));
-    if (!writes_anything(functional->schema()))
-      try_form(*functional);
+      g_mismatches.push_back(full + ": table " + normal_text(*declared) + " | torch " +
+                             normal_text(functional->schema()));
+    if (!any(functional->schema(), is_written)) try_form(*functional);
   }
   std::vector<std::string> names{base, base + "_"};
   static const std::string suffix = "_functional";
@@ -234,53 +180,51 @@ void add_op(uint32_t op_id) {
     names.push_back(base.substr(0, base.size() - suffix.size()));
   for (const std::string& name : names) {
     const auto group = overloads().find(name);
-    if (group == overloads().end())
-      continue;
+    if (group == overloads().end()) continue;
     for (const OperatorHandle& op : group->second) {
       const FunctionSchema& schema = op.schema();
-      if (writes_anything(schema) && same_arguments(*declared, schema, has_outs(schema)))
-        try_form(op);
+      if (any(schema, is_written) && same_arguments(*declared, schema)) try_form(op);
     }
   }
-  if (found == 0)
-    g_unmatched.push_back(full + ": " + why);
+  if (found == 0) g_unmatched.push_back(full + ": " + why);
 }
 
 }  // namespace
 
-const Form* find_form(const char* name, const char* overload) {
-  const auto found = g_forms.find(*overload == 0 ? std::string(name) : std::string(name) + "." + overload);
+int32_t written_argument(const FunctionSchema& schema, const Argument& ret) {
+  if (!is_written(ret)) return -1;
+  for (size_t k = 0; k < schema.arguments().size(); ++k) {
+    const Argument& a = schema.arguments()[k];
+    if (is_written(a) && a.alias_info()->beforeSets() == ret.alias_info()->beforeSets()) return static_cast<int32_t>(k);
+  }
+  return -1;
+}
+
+const Form* find_form(const std::string& name) {
+  const auto found = g_forms.find(name);
   return found == g_forms.end() ? nullptr : found->second.get();
 }
 
 std::vector<std::string> form_names() {
   std::vector<std::string> out;
-  for (const auto& [name, form] : g_forms)
-    out.push_back(name);
+  for (const auto& [name, form] : g_forms) out.push_back(name);
   return out;
 }
 
-const std::vector<std::string>& unmatched_ops() {
-  return g_unmatched;
-}
+const std::vector<std::string>& unmatched_ops() { return g_unmatched; }
 
-const std::vector<std::string>& schema_mismatches() {
-  return g_mismatches;
-}
+const std::vector<std::string>& schema_mismatches() { return g_mismatches; }
 
 void register_forms() {
-  for (uint32_t op = 0; op < tpu_op_count(); ++op)
-    add_op(op);
+  for (uint32_t op = 0; op < tpu_op_count(); ++op) add_op(op);
   for (const auto& [base, group] : overloads()) {
-    if (base.rfind("aten::_foreach_", 0) != 0)
-      continue;
+    if (base.rfind("aten::_foreach_", 0) != 0) continue;
     for (const OperatorHandle& op : group) {
       if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
           !op.hasKernelForDispatchKey(c10::DispatchKey::IPU) &&
           !op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1))
-        library().impl(
-            key_of(op.operator_name()).substr(std::strlen("aten::")).c_str(),
-            torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HoldKernel>()));
+        library().impl(c10::toString(op.operator_name()).substr(std::strlen("aten::")).c_str(),
+                       torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HoldKernel>()));
     }
   }
 }

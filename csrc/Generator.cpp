@@ -16,26 +16,18 @@ Generator::Generator()
     : c10::GeneratorImpl(tpu::device(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
       state_(std::make_shared<State>()) {}
 
-c10::DeviceType Generator::device_type() {
-  return kDevice;
-}
+c10::DeviceType Generator::device_type() { return kDevice; }
 
 void Generator::set_current_seed(uint64_t seed) {
   state_->seed = seed;
   state_->offset = 0;
 }
 
-void Generator::set_offset(uint64_t offset) {
-  state_->offset = offset;
-}
+void Generator::set_offset(uint64_t offset) { state_->offset = offset; }
 
-uint64_t Generator::get_offset() const {
-  return state_->offset;
-}
+uint64_t Generator::get_offset() const { return state_->offset; }
 
-uint64_t Generator::current_seed() const {
-  return state_->seed;
-}
+uint64_t Generator::current_seed() const { return state_->seed; }
 
 uint64_t Generator::seed() {
   set_current_seed(c10::detail::getNonDeterministicRandom());
@@ -43,13 +35,11 @@ uint64_t Generator::seed() {
 }
 
 void Generator::set_state(const c10::TensorImpl& state) {
-  TORCH_CHECK(
-      state.device_type() == c10::DeviceType::CPU && state.dtype() == caffe2::TypeMeta::Make<uint8_t>() &&
-          state.is_contiguous(),
-      "RNG state must be a contiguous torch.ByteTensor on the CPU.");
-  TORCH_CHECK(
-      state.numel() == kStateBytes, "RNG state of a tpu generator has ", kStateBytes, " bytes, got ", state.numel(),
-      ".");
+  TORCH_CHECK(state.device_type() == c10::DeviceType::CPU && state.dtype() == caffe2::TypeMeta::Make<uint8_t>() &&
+                  state.is_contiguous(),
+              "RNG state must be a contiguous torch.ByteTensor on the CPU.");
+  TORCH_CHECK(state.numel() == kStateBytes, "RNG state of a tpu generator has ", kStateBytes, " bytes, got ",
+              state.numel(), ".");
   uint64_t words[2];
   std::memcpy(words, state.data(), kStateBytes);
   state_->seed = words[0];
@@ -88,9 +78,8 @@ const at::Generator& default_generator() {
 
 Generator* generator_or_default(const std::optional<at::Generator>& given) {
   const at::Generator& chosen = given.has_value() && given->defined() ? *given : default_generator();
-  TORCH_CHECK(
-      chosen.device().type() == kDevice, "Expected a 'tpu' device type for generator but found '",
-      chosen.device().type(), "'");
+  TORCH_CHECK(chosen.device().type() == kDevice, "Expected a 'tpu' device type for generator but found '",
+              chosen.device().type(), "'");
   return static_cast<Generator*>(chosen.unsafeGetGeneratorImpl());
 }
 

@@ -9,7 +9,6 @@
 #include "Structural.h"
 
 namespace tpu {
-
 namespace {
 
 constexpr size_t kSmallInputs = 1 << 20;  // up to here a failed Meta run is repeated on the CPU, for the CPU's words
@@ -17,61 +16,33 @@ constexpr size_t kSmallInputs = 1 << 20;  // up to here a failed Meta run is rep
 class MetaArguments {
  public:
   at::Tensor tensor(const at::Tensor& real) {
-    if (!real.defined() || real.device().type() != kDevice)
-      return real;
+    if (!real.defined() || real.device().type() != kDevice) return real;
     const c10::TensorImpl* key = real.unsafeGetTensorImpl();
     for (const auto& [seen, made] : made_)
-      if (seen == key)
-        return made;
-    auto storage = c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), real.storage().nbytes(),
-        c10::DataPtr(nullptr, c10::Device(c10::DeviceType::Meta)), c10::GetAllocator(c10::DeviceType::Meta), true);
+      if (seen == key) return made;
+    auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), real.storage().nbytes(),
+                                                         c10::DataPtr(nullptr, c10::Device(c10::DeviceType::Meta)),
+                                                         c10::GetAllocator(c10::DeviceType::Meta), true);
     at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
         c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::Meta), real.dtype());
     c10::TensorImpl* impl = made.unsafeGetTensorImpl();
     impl->set_storage_offset(real.storage_offset());
     impl->set_sizes_and_strides(real.sizes(), real.strides());
-    if (key->is_wrapped_number())
-      impl->set_wrapped_number(true);
-    if (real.is_conj())
-      impl->_set_conj(true);
-    if (real.is_neg())
-      impl->_set_neg(true);
+    if (key->is_wrapped_number()) impl->set_wrapped_number(true);
+    if (real.is_conj()) impl->_set_conj(true);
+    if (real.is_neg()) impl->_set_neg(true);
     bytes_ += real.numel() * real.element_size();
     made_.emplace_back(key, made);
     return made;
   }
 
   c10::IValue value(const c10::IValue& real, Travel travel) {
-    if (real.isNone())
-      return real;
-    switch (travel) {
-      case Travel::kTensor:
-        return tensor(real.toTensor());
-      case Travel::kTensorList: {
-        c10::List<at::Tensor> list;
-        for (const c10::IValue& item : real.toListRef())
-          list.push_back(tensor(item.toTensor()));
-        return list;
-      }
-      case Travel::kIndexList: {
-        c10::List<std::optional<at::Tensor>> list;
-        for (const c10::IValue& item : real.toListRef())
-          list.push_back(item.isNone() ? std::nullopt : std::optional<at::Tensor>(tensor(item.toTensor())));
-        return list;
-      }
-      case Travel::kDevice:
-        return c10::Device(c10::DeviceType::Meta);
-      case Travel::kGenerator:
-        return c10::IValue();
-      default:
-        return real;
-    }
+    if (real.isNone() || travel == Travel::kGenerator) return c10::IValue();
+    if (travel == Travel::kDevice) return c10::Device(c10::DeviceType::Meta);
+    return map_tensors(real, [this](const at::Tensor& item) { return tensor(item); });
   }
 
-  size_t bytes() const {
-    return bytes_;
-  }
+  size_t bytes() const { return bytes_; }
 
  private:
   c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 8> made_;
@@ -84,9 +55,7 @@ struct PlainPython {
   PlainPython() {
     at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
   }
-  ~PlainPython() {
-    at::impl::PythonTorchFunctionTLS::set_disabled_state(before);
-  }
+  ~PlainPython() { at::impl::PythonTorchFunctionTLS::set_disabled_state(before); }
 };
 
 // Runs the Meta kernel. Null: fine. Else the exception; `missing` tells "there is no kernel" from "the call is wrong".
@@ -125,34 +94,13 @@ void add_outcome(c10::SmallVectorImpl<TpuTensor>& outs, const at::Tensor& tensor
   out.flags = (tensor.is_conj() ? TPU_T_CONJ : 0) | (tensor.is_neg() ? TPU_T_NEG : 0);
 }
 
-void add_outcome(c10::SmallVectorImpl<TpuTensor>& outs, const c10::IValue& value) {
-  if (value.isNone()) {
-    add_outcome(outs, at::Tensor());
-  } else if (value.isTensor()) {
-    add_outcome(outs, value.toTensor());
-  } else {
-    for (const c10::IValue& item : value.toListRef())
-      add_outcome(outs, item.isNone() ? at::Tensor() : item.toTensor());
-  }
-}
-
 // A user's out= tensor takes the geometry that its Meta twin was given. Meta has already warned where PyTorch warns.
 bool resize_outs(const Form& form, const c10::IValue* real, const c10::SmallVectorImpl<c10::IValue>& meta) {
   bool resized = false;
-  const auto fit = [&](const at::Tensor& out, const at::Tensor& twin) {
-    if (out.defined())
-      resized |= take_geometry(out, twin);
-  };
-  for (const int32_t k : form.written) {
-    if (real[k].isTensor()) {
-      fit(real[k].toTensor(), meta[k].toTensor());
-    } else if (real[k].isList()) {
-      const auto outs = real[k].toListRef();
-      const auto twins = meta[k].toListRef();
-      for (size_t i = 0; i < outs.size(); ++i)
-        fit(outs[i].toTensor(), twins[i].toTensor());
-    }
-  }
+  for (const int32_t k : form.written)
+    each_pair(real[k], meta[k], [&](const at::Tensor& out, const at::Tensor& twin) {
+      if (out.defined()) resized |= take_geometry(out, twin);
+    });
   return resized;
 }
 
@@ -162,8 +110,7 @@ int32_t define_by_meta(const Form& form, torch::jit::Stack* stack, const TpuArg*
   const c10::IValue* values = stack->data() + (stack->size() - form.n_args);
   MetaArguments twins;
   c10::SmallVector<c10::IValue, 8> meta;
-  for (uint32_t k = 0; k < form.n_args; ++k)
-    meta.push_back(twins.value(values[k], form.travel[k]));
+  for (uint32_t k = 0; k < form.n_args; ++k) meta.push_back(twins.value(values[k], form.travel[k]));
   torch::jit::Stack results(meta.begin(), meta.end());
 
   bool missing = false;
@@ -174,23 +121,20 @@ int32_t define_by_meta(const Form& form, torch::jit::Stack* stack, const TpuArg*
     return kDoneOnCpu;
   }
 
-  if (form.is_out && resize_outs(form, values, meta))
-    return TPU_OK;
+  if (form.is_out && resize_outs(form, values, meta)) return TPU_OK;
 
   c10::SmallVector<TpuTensor, 8> outs;
   uint32_t next = 0;
   const auto fresh = [&]() -> const c10::IValue& {
-    while (form.returns[next] >= 0)
-      ++next;
+    while (form.returns[next] >= 0) ++next;
     return results[next++];
   };
   for (const int32_t argument : form.writes)
-    add_outcome(outs, argument >= 0 ? meta[argument] : fresh());
+    each_tensor(argument >= 0 ? meta[argument] : fresh(), [&](const at::Tensor& t) { add_outcome(outs, t); });
   const uint32_t n_args = form.n_args + (form.random && form.generator_arg < 0);
   const int32_t status =
       tpu_define(form.id, args, n_args, outs.data(), static_cast<uint32_t>(outs.size()), python_site().c_str());
-  if (status == TPU_ERROR)
-    raise_last_error();
+  if (status == TPU_ERROR) raise_last_error();
   return status;
 }
 

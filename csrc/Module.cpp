@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
+#include <torch/version.h>
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
@@ -15,37 +16,35 @@
 namespace py = pybind11;
 
 namespace tpu {
-
 namespace {
 
 py::dict memory_stats() {
   TpuMemoryStats m{};
-  if (g_started.load())
-    tpu_memory_stats(&m);
+  if (g_started.load()) tpu_memory_stats(&m);
   py::dict out;
-  out["current"] = m.current;
-  out["peak"] = m.peak;
-  out["limit"] = m.limit;
-  out["allocated_total"] = m.allocated_total;
-  out["freed_total"] = m.freed_total;
-  out["active_count"] = m.active_count;
-  out["allocation_count"] = m.allocation_count;
-  out["oom_count"] = m.oom_count;
-  out["retry_count"] = m.retry_count;
+  for (const auto& [name, value] :
+       std::initializer_list<std::pair<const char*, uint64_t>>{{"current", m.current},
+                                                               {"peak", m.peak},
+                                                               {"limit", m.limit},
+                                                               {"allocated_total", m.allocated_total},
+                                                               {"freed_total", m.freed_total},
+                                                               {"active_count", m.active_count},
+                                                               {"allocation_count", m.allocation_count},
+                                                               {"oom_count", m.oom_count},
+                                                               {"retry_count", m.retry_count}})
+    out[name] = value;
   return out;
 }
 
 py::dict fallbacks() {
   py::dict out;
-  for (const auto& [name, count] : fallback_counts())
-    out[py::str(name)] = count;
+  for (const auto& [name, count] : fallback_counts()) out[py::str(name)] = count;
   return out;
 }
 
 std::string info(const std::string& topic) {
   const char* text = tpu_info(topic.c_str());
-  if (text == nullptr)
-    raise_last_error();
+  if (text == nullptr) raise_last_error();
   return text;
 }
 
@@ -57,8 +56,7 @@ py::object default_generator_object() {
 
 void register_everything() {
   static bool done = false;
-  if (done)
-    return;
+  if (done) return;
   done = true;
   register_allocators();
   register_guard();
@@ -108,11 +106,11 @@ void bind(py::module_& m) {
   def(m, "_unmatched_ops", [] { return unmatched_ops(); });
   def(m, "_schema_mismatches", [] { return schema_mismatches(); });
   def(m, "_forms", [] { return form_names(); });
+  m.attr("built_for") = TORCH_VERSION;
   def(m, "_python_site", [] { return python_site(); });
 }
 
 }  // namespace
-
 }  // namespace tpu
 
 extern "C" __attribute__((visibility("default"))) void* tpu_shim_init_module(void) {

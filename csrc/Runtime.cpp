@@ -31,8 +31,7 @@ bool interpreter_alive() {
 struct WithoutGil {
   std::optional<py::gil_scoped_release> release;
   WithoutGil() {
-    if (interpreter_alive() && PyGILState_Check())
-      release.emplace();
+    if (interpreter_alive() && PyGILState_Check()) release.emplace();
   }
 };
 
@@ -44,11 +43,9 @@ struct WithoutGil {
 }
 
 void let_signals_through() {
-  if (!interpreter_alive())
-    return;
+  if (!interpreter_alive()) return;
   py::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() != 0)
-    throw_python_error();
+  if (PyErr_CheckSignals() != 0) throw_python_error();
 }
 
 template <class Poll>
@@ -56,8 +53,7 @@ void wait_with_signals(Poll poll) {
   int32_t status = poll(0);
   if (status == TPU_PENDING) {
     WithoutGil nogil;
-    while ((status = poll(50)) == TPU_PENDING)
-      let_signals_through();
+    while ((status = poll(50)) == TPU_PENDING) let_signals_through();
     if (status != TPU_OK)  // the text is per thread and survives only until the next call
       raise_last_error();
     return;
@@ -68,32 +64,25 @@ void wait_with_signals(Poll poll) {
 std::string config_from_python() {
   py::gil_scoped_acquire gil;
   PyObject* module = PyImport_ImportModule("torch_tpu._plugin");
-  if (module == nullptr)
-    throw_python_error();
+  if (module == nullptr) throw_python_error();
   auto owned = py::reinterpret_steal<py::object>(module);
   auto text = py::reinterpret_steal<py::object>(PyObject_CallMethod(module, "config_json", nullptr));
   const char* utf8 = text ? PyUnicode_AsUTF8(text.ptr()) : nullptr;
-  if (utf8 == nullptr)
-    throw_python_error();
+  if (utf8 == nullptr) throw_python_error();
   return utf8;
 }
 
 thread_local bool t_starting = false;
 struct Starting {
-  Starting() {
-    t_starting = true;
-  }
-  ~Starting() {
-    t_starting = false;
-  }
+  Starting() { t_starting = true; }
+  ~Starting() { t_starting = false; }
 };
 
 }  // namespace
 
 void check_index(c10::DeviceIndex index) {
-  TORCH_CHECK(
-      index == -1 || index == 0, "tpu error: invalid device ordinal ", static_cast<int>(index),
-      "; a process drives one tpu device, whose index is 0.");
+  TORCH_CHECK(index == -1 || index == 0, "tpu error: invalid device ordinal ", static_cast<int>(index),
+              "; a process drives one tpu device, whose index is 0.");
 }
 
 void start_slowly() {
@@ -101,8 +90,7 @@ void start_slowly() {
   TORCH_CHECK(!t_starting, "The tpu device was used while its own plugin configuration was being read.");
   WithoutGil nogil;
   std::lock_guard<std::mutex> lock(mutex);
-  if (g_started.load(std::memory_order_acquire))
-    return;
+  if (g_started.load(std::memory_order_acquire)) return;
   Starting mark;
   const std::string config = config_from_python();
   check(tpu_start(config.data(), config.size()));
@@ -114,20 +102,14 @@ void raise_last_error() {
   const char* text = tpu_last_error(&kind);
   const std::string message = text && *text ? text : "unknown tpu error";
   switch (kind) {
-    case TPU_E_VALUE:
-      C10_THROW_ERROR(ValueError, message);
-    case TPU_E_TYPE:
-      C10_THROW_ERROR(TypeError, message);
-    case TPU_E_INDEX:
-      C10_THROW_ERROR(IndexError, message);
-    case TPU_E_NOT_IMPLEMENTED:
-      C10_THROW_ERROR(NotImplementedError, message);
-    case TPU_E_OUT_OF_MEMORY:
-      C10_THROW_ERROR(OutOfMemoryError, message);
+    case TPU_E_VALUE: C10_THROW_ERROR(ValueError, message);
+    case TPU_E_TYPE: C10_THROW_ERROR(TypeError, message);
+    case TPU_E_INDEX: C10_THROW_ERROR(IndexError, message);
+    case TPU_E_NOT_IMPLEMENTED: C10_THROW_ERROR(NotImplementedError, message);
+    case TPU_E_OUT_OF_MEMORY: C10_THROW_ERROR(OutOfMemoryError, message);
     case TPU_E_BUG:
       C10_THROW_ERROR(Error, message + "\nThis is a bug in torch-tpu-rs; please report it with the lines above.");
-    default:
-      C10_THROW_ERROR(Error, message);
+    default: C10_THROW_ERROR(Error, message);
   }
 }
 
@@ -140,8 +122,7 @@ void wait_event(TpuEvent* event) {
 }
 
 void synchronize() {
-  if (g_started.load(std::memory_order_acquire))
-    wait_with_signals([](int32_t ms) { return tpu_synchronize(ms); });
+  if (g_started.load(std::memory_order_acquire)) wait_with_signals([](int32_t ms) { return tpu_synchronize(ms); });
 }
 
 void set_library_dirs(std::string torch_dir, std::string own_dir) {
@@ -150,8 +131,7 @@ void set_library_dirs(std::string torch_dir, std::string own_dir) {
 }
 
 std::string python_site() {
-  if (!interpreter_alive())
-    return {};
+  if (!interpreter_alive()) return {};
   py::gil_scoped_acquire gil;
   auto frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
   while (frame) {
@@ -171,13 +151,9 @@ std::string python_site() {
   return {};
 }
 
-void set_available(bool available) {
-  g_available.store(available);
-}
+void set_available(bool available) { g_available.store(available); }
 
-bool is_available() {
-  return g_available.load();
-}
+bool is_available() { return g_available.load(); }
 
 void sync_matmul_precision() {
   static std::atomic<int> known{-1};
@@ -187,8 +163,7 @@ void sync_matmul_precision() {
   } catch (const c10::Error&) {
     return;  // old and new precision switches mixed: PyTorch cannot say, so the last clear answer holds
   }
-  if (known.exchange(now, std::memory_order_relaxed) != now)
-    tpu_set_matmul_precision(now);
+  if (known.load(std::memory_order_relaxed) != now && known.exchange(now) != now) tpu_set_matmul_precision(now);
 }
 
 }  // namespace tpu

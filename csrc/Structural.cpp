@@ -1,4 +1,5 @@
-// What every PrivateUse1 backend must bring itself: allocation, storage, the views that PyTorch does not compose, copies.
+// What every PrivateUse1 backend must bring itself: allocation, storage, the views that PyTorch does not compose,
+// copies.
 #include "Structural.h"
 
 #include <ATen/EmptyTensor.h>
@@ -19,42 +20,37 @@
 #include "Registration.h"
 
 namespace tpu {
-
 namespace {
 
 using at::IntArrayRef;
 using at::Tensor;
 using std::optional;
 
-c10::ScalarType check_options(
-    optional<c10::ScalarType> dtype, optional<c10::Layout> layout, optional<c10::Device> on, optional<bool> pinned) {
-  TORCH_CHECK(
-      layout.value_or(c10::Layout::Strided) == c10::Layout::Strided, "tpu tensors are strided, not ", *layout, ".");
+c10::ScalarType check_options(optional<c10::ScalarType> dtype, optional<c10::Layout> layout, optional<c10::Device> on,
+                              optional<bool> pinned) {
+  TORCH_CHECK(layout.value_or(c10::Layout::Strided) == c10::Layout::Strided, "tpu tensors are strided, not ", *layout,
+              ".");
   TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
-  if (on.has_value())
-    check_index(on->index());
+  if (on.has_value()) check_index(on->index());
   return dtype.value_or(c10::typeMetaToScalarType(at::get_default_dtype()));
 }
 
 constexpr c10::DispatchKeySet kKeys{c10::DispatchKey::PrivateUse1};
 
-Tensor empty(
-    IntArrayRef size, optional<c10::ScalarType> dtype, optional<c10::Layout> layout, optional<c10::Device> on,
-    optional<bool> pinned, optional<c10::MemoryFormat> format) {
+Tensor empty(IntArrayRef size, optional<c10::ScalarType> dtype, optional<c10::Layout> layout, optional<c10::Device> on,
+             optional<bool> pinned, optional<c10::MemoryFormat> format) {
   return at::detail::empty_generic(size, allocator(), kKeys, check_options(dtype, layout, on, pinned), format);
 }
 
-Tensor empty_strided(
-    IntArrayRef size, IntArrayRef stride, optional<c10::ScalarType> dtype, optional<c10::Layout> layout,
-    optional<c10::Device> on, optional<bool> pinned) {
+Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<c10::ScalarType> dtype,
+                     optional<c10::Layout> layout, optional<c10::Device> on, optional<bool> pinned) {
   return at::detail::empty_strided_generic(size, stride, allocator(), kKeys, check_options(dtype, layout, on, pinned));
 }
 
 void make_room(const Tensor& tensor) {
-  if (tensor.numel() == 0)
-    return;
-  const size_t needed = at::detail::computeStorageNbytes(
-      tensor.sizes(), tensor.strides(), tensor.element_size(), tensor.storage_offset());
+  if (tensor.numel() == 0) return;
+  const size_t needed = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size(),
+                                                         tensor.storage_offset());
   if (needed > tensor.storage().nbytes()) {
     TORCH_CHECK(tensor.storage().resizable(), "Trying to resize storage that is not resizable");
     resize_storage(tensor.storage(), needed);
@@ -75,14 +71,12 @@ const Tensor& resize_(const Tensor& self, IntArrayRef size, optional<c10::Memory
 }
 
 Tensor& set_storage(Tensor& self, c10::Storage source, int64_t offset, IntArrayRef size, IntArrayRef stride) {
-  TORCH_CHECK(
-      source.device().type() == kDevice, "Attempted to set the storage of a tensor on device \"", self.device(),
-      "\" to a storage on different device \"", source.device(),
-      "\". This is no longer allowed; the devices must match.");
+  TORCH_CHECK(source.device().type() == kDevice, "Attempted to set the storage of a tensor on device \"", self.device(),
+              "\" to a storage on different device \"", source.device(),
+              "\". This is no longer allowed; the devices must match.");
   TORCH_CHECK(offset >= 0, "Tensor: invalid storage offset ", offset);
-  TORCH_CHECK(
-      stride.empty() || stride.size() == size.size(), "unequal size length (", size.size(), ") and stride length (",
-      stride.size(), ")");
+  TORCH_CHECK(stride.empty() || stride.size() == size.size(), "unequal size length (", size.size(),
+              ") and stride length (", stride.size(), ")");
   c10::TensorImpl* impl = self.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(std::move(source));
   impl->set_storage_offset(offset);
@@ -100,24 +94,22 @@ Tensor& set_whole_storage(Tensor& self, c10::Storage source) {
 }
 
 Tensor& set_tensor(Tensor& self, const Tensor& source) {
-  if (self.is_same(source))
-    return self;
+  if (self.is_same(source)) return self;
   return set_storage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
 }
 
 Tensor& set_empty(Tensor& self) {
-  return set_storage(self, Tensor(at::detail::empty_generic({0}, allocator(), kKeys, self.scalar_type(), {})).storage(), 0, {0}, {});
+  return set_storage(self, Tensor(at::detail::empty_generic({0}, allocator(), kKeys, self.scalar_type(), {})).storage(),
+                     0, {0}, {});
 }
 
 bool is_set_to(const Tensor& self, const Tensor& source) {
   return self.storage().unsafeGetStorageImpl() == source.storage().unsafeGetStorageImpl() &&
-      self.storage_offset() == source.storage_offset() && self.sizes() == source.sizes() &&
-      self.strides() == source.strides();
+         self.storage_offset() == source.storage_offset() && self.sizes() == source.sizes() &&
+         self.strides() == source.strides();
 }
 
-Tensor view(const Tensor& self, IntArrayRef size) {
-  return at::native::view(self, size);
-}
+Tensor view(const Tensor& self, IntArrayRef size) { return at::native::view(self, size); }
 
 Tensor copy_from(const Tensor& self, const Tensor& target, bool non_blocking) {
   Tensor to = target;
@@ -125,28 +117,26 @@ Tensor copy_from(const Tensor& self, const Tensor& target, bool non_blocking) {
 }
 
 Tensor copy_from_and_resize(const Tensor& self, const Tensor& target) {
-  if (target.sizes() != self.sizes())
-    target.resize_(self.sizes());
+  if (target.sizes() != self.sizes()) target.resize_(self.sizes());
   return copy_from(self, target, false);
 }
 
 void record_stream(Tensor&, c10::Stream) {}  // one queue keeps order: memory is never reused too early
 
 bool equal(const Tensor& self, const Tensor& other) {
-  TORCH_CHECK(
-      self.device() == other.device(), "Cannot compare two tensors on different devices. Got: ", self.device(), " and ",
-      other.device());
+  TORCH_CHECK(self.device() == other.device(), "Cannot compare two tensors on different devices. Got: ", self.device(),
+              " and ", other.device());
   return self.sizes() == other.sizes() && (self.numel() == 0 || at::all(at::eq(self, other)).item().toBool());
 }
 
 // native_batch_norm writes the running statistics though its schema does not say so; this overload's schema does.
-std::tuple<Tensor, Tensor, Tensor> native_batch_norm(
-    const Tensor& input, const optional<Tensor>& weight, const optional<Tensor>& bias, const optional<Tensor>& mean,
-    const optional<Tensor>& var, bool training, double momentum, double eps) {
+std::tuple<Tensor, Tensor, Tensor> native_batch_norm(const Tensor& input, const optional<Tensor>& weight,
+                                                     const optional<Tensor>& bias, const optional<Tensor>& mean,
+                                                     const optional<Tensor>& var, bool training, double momentum,
+                                                     double eps) {
   if (mean.has_value() && mean->defined() && var.has_value() && var->defined()) {
     Tensor running_mean = *mean, running_var = *var;
-    return at::_native_batch_norm_legit(
-        input, weight, bias, running_mean, running_var, training, momentum, eps);
+    return at::_native_batch_norm_legit(input, weight, bias, running_mean, running_var, training, momentum, eps);
   }
   return at::_native_batch_norm_legit(input, weight, bias, training, momentum, eps);
 }
@@ -154,8 +144,7 @@ std::tuple<Tensor, Tensor, Tensor> native_batch_norm(
 }  // namespace
 
 bool take_geometry(const Tensor& out, const Tensor& twin) {
-  if (out.sizes() == twin.sizes())
-    return false;
+  if (out.sizes() == twin.sizes()) return false;
   out.unsafeGetTensorImpl()->set_sizes_and_strides(twin.sizes(), twin.strides());
   make_room(out);
   return true;
