@@ -2,7 +2,6 @@
 
 use super::index::cumulated;
 use super::index_rows::{Rows, checked};
-use crate::cx::Cx;
 use crate::def::{OpDef, Refusal, Sig, SigArg, one};
 use tpu_base::DType;
 

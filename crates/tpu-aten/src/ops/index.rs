@@ -227,10 +227,9 @@ fn index_put<'b>(cx: &Cx<'b>) -> V<'b> {
     let wide = if accumulate { x.dtype().opmath() } else { x.dtype() };
     let values = cx.t_as("values", wide);
     let given = cx.opts("indices");
-    if let Some(first) = given.iter().position(|v| v.is_some_and(|v| v.dtype() == DType::Bool)) {
-        if let Some(mask) = given[first] {
-            return put_masked(cx, x, mask, first, values, accumulate);
-        }
+    let mask = given.iter().enumerate().find_map(|(d, v)| v.filter(|v| v.dtype() == DType::Bool).map(|v| (d, v)));
+    if let Some((first, mask)) = mask {
+        return put_masked(cx, x, mask, first, values, accumulate);
     }
     let i = Indexed::of(cx, x);
     if x.numel() == 0 || i.batch.contains(&0) || i.dims.is_empty() {

@@ -1,6 +1,5 @@
 //! Triangular systems and the Cholesky factorization, which StableHLO has as operations.
 
-use crate::cx::Cx;
 use crate::def::{OpDef, many, one};
 use tpu_base::DType;
 use tpu_hlo::V;

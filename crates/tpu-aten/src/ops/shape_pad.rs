@@ -37,7 +37,7 @@ pub(crate) static DEFS: &[OpDef] = &[
     one("replication_pad1d(Tensor self, SymInt[2] padding) -> Tensor", |cx| padded(cx, edge))
         .eg(&["f32[2,3,5] (2,1)", "f32[3,5] (0,7)", "bf16[2,3,5] (1,1)", "f32[2,3,5] (-1,2)"]),
     one("replication_pad2d(Tensor self, SymInt[4] padding) -> Tensor", |cx| padded(cx, edge))
-        .eg(&["f32[2,3,5,4] (2,1,3,0)", "f32[3,5,4] (1,1,9,1)"]),
+        .eg(&["f32[2,3,5,4] (2,1,3,0)", "f32[3,5,4] (1,1,9,1)", "f32[2,3,4,4] (-4,5,2,-4)"]),
     one("replication_pad3d(Tensor self, SymInt[6] padding) -> Tensor", |cx| padded(cx, edge))
         .eg(&["f32[2,3,3,5,4] (2,1,3,0,1,2)"]),
     one("reflection_pad1d_backward(Tensor grad_output, Tensor self, SymInt[2] padding) -> Tensor", |cx| {
@@ -59,7 +59,7 @@ pub(crate) static DEFS: &[OpDef] = &[
     one("replication_pad2d_backward(Tensor grad_output, Tensor self, SymInt[4] padding) -> Tensor", |cx| {
         padded_backward(cx, edge_back)
     })
-    .eg(&["f32[2,3,8,7] f32[2,3,5,4] (2,1,3,0)", "f64[3,7,6] f64[3,5,4] (1,1,1,1)"]),
+    .eg(&["f32[2,3,8,7] f32[2,3,5,4] (2,1,3,0)", "f64[3,7,6] f64[3,5,4] (1,1,1,1)", "f32[2,3,2,5] f32[2,3,4,4] (-4,5,2,-4)"]),
     one("replication_pad3d_backward(Tensor grad_output, Tensor self, SymInt[6] padding) -> Tensor", |cx| {
         padded_backward(cx, edge_back)
     })
@@ -120,13 +120,13 @@ pub(crate) static DEFS: &[OpDef] = &[
     .eg(&["f32[2,18,16] (5,6) (2,3) (1,1) (0,0) (1,1)", "f32[12,28] (7,6) (2,2) (2,1) (1,1) (2,1)"]),
 ];
 
-/// Pads each of the last dimensions by `f(x, dim, low, high)`; amounts below zero are cut first.
+/// Pads each of the last dimensions by `f(x, dim, low, high)`; amounts below zero are cut after that.
 fn padded<'b>(cx: &Cx<'b>, f: fn(V<'b>, usize, i64, i64) -> V<'b>) -> V<'b> {
     let x = cx.t("self");
     cx.ints("padding").chunks(2).enumerate().fold(x, |x, (i, p)| {
         let d = x.rank() - 1 - i;
-        let x = x.slice_dim(d, (-p[0]).max(0), x.dim(d) - (-p[1]).max(0));
-        f(x, d, p[0].max(0), p[1].max(0))
+        let y = f(x, d, p[0].max(0), p[1].max(0));
+        y.slice_dim(d, (-p[0]).max(0), y.dim(d) - (-p[1]).max(0))
     })
 }
 
@@ -135,8 +135,7 @@ fn padded_backward<'b>(cx: &Cx<'b>, f: fn(V<'b>, usize, i64, i64) -> V<'b>) -> V
     let g = cx.t_as("grad_output", cx.out_dtype().opmath());
     cx.ints("padding").chunks(2).enumerate().fold(g, |g, (i, p)| {
         let d = g.rank() - 1 - i;
-        let g = f(g, d, p[0].max(0), p[1].max(0));
-        at(g, d, (-p[0]).max(0), (-p[1]).max(0))
+        f(at(g, d, (-p[0]).max(0), (-p[1]).max(0)), d, p[0].max(0), p[1].max(0))
     })
 }
 
