@@ -64,6 +64,13 @@ fn cases() -> Vec<Case> {
         case("chain 256", f32, &[64, 64], module("tensor<64x64xf32>", chain)),
         case("dot f32", f32, &[256, 256], module("tensor<256x256xf32>", dot("tensor<256x256xf32>"))),
         case("dot bf16", ElementType::Bf16, &[256, 256], module("tensor<256x256xbf16>", dot("tensor<256x256xbf16>"))),
+        case("dot1k f32", f32, &[1024, 1024], module("tensor<1024x1024xf32>", dot("tensor<1024x1024xf32>"))),
+        case(
+            "dot1k bf16",
+            ElementType::Bf16,
+            &[1024, 1024],
+            module("tensor<1024x1024xbf16>", dot("tensor<1024x1024xbf16>")),
+        ),
         case("tanh 4096", f32, &[4096, 4096], module("tensor<4096x4096xf32>", tanh.to_owned())),
     ]
 }

@@ -80,6 +80,18 @@ impl CompileOptions {
         Self::default()
     }
 
+    /// The options that plans on `platform` do best with; docs/decisions/compile-options.md says why.
+    pub fn for_platform(platform: &str) -> Self {
+        match platform {
+            // Each plugin knows some of these names and refuses the others.
+            "cpu" => Self::new()
+                .prefer("xla_cpu_use_fusion_emitters", false)
+                .prefer("xla_cpu_use_new_xtile_lowering", true)
+                .prefer("xla_disable_hlo_passes", "fusion-wrapper"),
+            _ => Self::new(),
+        }
+    }
+
     /// Runs on the device with this id.
     #[must_use]
     pub fn on_device(mut self, id: i64) -> Self {

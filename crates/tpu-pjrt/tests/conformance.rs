@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use tpu_pjrt::{
-    Buffer, Client, Code, CompileOptions, Device, ElementType, Error, ExecArgs, HostSemantics, Kind, Plugin,
+    Buffer, Client, Code, CompileOptions, Device, ElementType, Error, ExecArgs, HostSemantics, Kind, Plugin, Topology,
 };
 
 const ADD: &str = "module @add {
@@ -180,6 +180,8 @@ fn an_unknown_option_is_refused_and_an_unknown_preference_is_not() {
         for _ in 0..2 {
             under.client.compile(ADD, &CompileOptions::new().prefer(name, true)).unwrap();
         }
+        let usual = CompileOptions::for_platform(under.client.platform_name());
+        under.client.compile(ADD, &usual).unwrap();
     });
 }
 
@@ -350,6 +352,29 @@ fn arrays_can_arrive_in_pieces() {
         assert!(!buffer.is_ready().unwrap());
         transfer.send(0, 12, &data[12..], true).unwrap();
         assert_eq!(Under::read(&buffer)[4], 5.0);
+    });
+}
+
+#[test]
+fn programs_compile_for_a_topology() {
+    each(|under| {
+        let made = Topology::create(under.client.plugin(), "", &[]);
+        let Some(topology) = optional(under, "topology", made) else { return };
+        assert!(!topology.platform_name().unwrap().is_empty());
+        let devices = topology.devices().unwrap();
+        println!("{}: {} devices, {:?}", under.name, devices.len(), devices.first());
+        let compiled = topology.compile(ADD, &CompileOptions::default());
+        if let Some(exe) = optional(under, "compilation for a topology", compiled) {
+            assert_eq!(exe.num_outputs(), 1);
+            let loaded = under.client.deserialize(&exe.serialize().unwrap(), None).unwrap();
+            let mut outputs = Vec::new();
+            loaded.execute([&under.matrix(0.0), &under.matrix(0.0)], &[], &mut outputs).unwrap();
+            assert_eq!(Under::read(&outputs[0])[1], 2.0);
+        }
+        if let Some(bytes) = optional(under, "serialized topology", topology.serialize()) {
+            let again = Topology::deserialize(under.client.plugin(), &bytes);
+            optional(under, "deserialized topology", again);
+        }
     });
 }
 
