@@ -50,24 +50,21 @@ void push_returns(const Form& form, torch::jit::Stack* stack, const TpuResult& r
 }
 
 // tpu_call under the lock of the generator that the op draws from.
-int32_t call_random(const Form& form, c10::IValue* values, TpuArg* args, TpuResult* result) {
+int32_t call_random(const Form& form, c10::IValue* values, TpuArg* args, Frame& frame, TpuResult* result) {
   Generator* generator =
       generator_or_default(form.generator_arg >= 0 && !values[form.generator_arg].isNone()
                                ? std::optional<at::Generator>(values[form.generator_arg].toGenerator())
                                : std::nullopt);
-  int64_t state[2];
-  const uint32_t place = form.generator_arg >= 0 ? static_cast<uint32_t>(form.generator_arg) : form.n_args;
-  args[place].kind = TPU_A_GENERATOR;
-  args[place].n = 2;
-  args[place].ints = state;
+  int64_t* state = frame.take<int64_t>(2);
+  TpuArg& arg = args[form.generator_arg >= 0 ? static_cast<uint32_t>(form.generator_arg) : form.n_args];
+  arg.kind = TPU_A_GENERATOR;
+  arg.n = 2;
+  arg.ints = state;
   std::lock_guard<std::mutex> lock(generator->mutex_);
   state[0] = static_cast<int64_t>(generator->current_seed());
   state[1] = static_cast<int64_t>(generator->get_offset());
   const int32_t status = tpu_call(form.id, args, form.n_args + (form.generator_arg < 0), result);
-  if (status == TPU_OK)
-    generator->set_offset(generator->get_offset() + result->rng_increment);
-  else
-    args[place].ints = nullptr, args[place].n = 0;  // `state` ends here; tpu_define only looks at the kind
+  if (status == TPU_OK) generator->set_offset(generator->get_offset() + result->rng_increment);
   return status;
 }
 
@@ -89,7 +86,7 @@ void call_form(const Form& form, torch::jit::Stack* stack) {
     if (C10_UNLIKELY(form.may_contract)) sync_matmul_precision();
     result.more = nullptr;
     result.rng_increment = 0;
-    int32_t status = C10_UNLIKELY(form.random) ? call_random(form, values, args, &result)
+    int32_t status = C10_UNLIKELY(form.random) ? call_random(form, values, args, frame, &result)
                                                : tpu_call(form.id, args, form.n_args, &result);
     if (C10_UNLIKELY(status == TPU_NEED_META)) {
       status = define_by_meta(form, stack, args);

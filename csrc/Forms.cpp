@@ -86,8 +86,10 @@ bool may_contract(const std::string& name) {
   return false;
 }
 
-// Builds the form if its outputs and arguments can cross; empty text, or why not.
-std::string add_form(uint32_t op_id, size_t n_outputs, const OperatorHandle& op) {
+// Builds the form if its outputs and arguments can cross; empty text, or why not. `updates`: the table declares an op
+// that itself writes arguments beside its results (running statistics); the core knows which, and they are no outputs
+// here.
+std::string add_form(uint32_t op_id, size_t n_outputs, bool updates, const OperatorHandle& op) {
   const FunctionSchema& schema = op.schema();
   const std::string name = c10::toString(op.operator_name());
   if (g_forms.count(name) != 0) return {};
@@ -112,7 +114,8 @@ std::string add_form(uint32_t op_id, size_t n_outputs, const OperatorHandle& op)
     if (!form->returns_list && ret.type()->str() != "Tensor") return "it returns " + ret.type()->str();
     form->writes.push_back(-1);
   }
-  for (const int32_t k : form->written) form->writes.push_back(k);
+  for (const int32_t k : form->written)
+    if (!updates || is_out(schema.arguments()[k])) form->writes.push_back(k);
   if (form->writes.size() != n_outputs)
     return name + " has " + std::to_string(form->writes.size()) + " outputs, the functional op " +
            std::to_string(n_outputs);
@@ -159,9 +162,10 @@ void add_op(uint32_t op_id) {
   const std::string& base = declared->name();
   const size_t n_outputs = declared->returns().size();
   size_t found = 0;
+  bool updates = false;
   std::string why = "this torch has no such operator";
   const auto try_form = [&](const OperatorHandle& op) {
-    const std::string reason = add_form(op_id, n_outputs, op);
+    const std::string reason = add_form(op_id, n_outputs, updates, op);
     if (reason.empty())
       ++found;
     else
@@ -172,7 +176,8 @@ void add_op(uint32_t op_id) {
     if (normal_text(*declared) != normal_text(functional->schema()))
       g_mismatches.push_back(full + ": table " + normal_text(*declared) + " | torch " +
                              normal_text(functional->schema()));
-    if (!any(functional->schema(), is_written)) try_form(*functional);
+    updates = any(functional->schema(), is_written);
+    if (!updates) try_form(*functional);
   }
   std::vector<std::string> names{base, base + "_"};
   static const std::string suffix = "_functional";
