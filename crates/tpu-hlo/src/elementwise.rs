@@ -6,7 +6,7 @@ use crate::ir::{Attr, Type};
 use tpu_base::DType;
 
 macro_rules! unary {
-    ($($(#[$doc:meta])* $name:ident = $op:literal;)*) => { impl<'b> V<'b> { $(
+    ($($(#[$doc:meta])* $name:ident = $op:literal;)*) => { #[allow(clippy::should_implement_trait)] impl<'b> V<'b> { $(
         $(#[$doc])*
         pub fn $name(self) -> V<'b> { self.b.op1($op, &[self], self.ty(), vec![]) }
     )* } };
@@ -90,7 +90,7 @@ unary! {
 }
 
 macro_rules! binary {
-    ($($(#[$doc:meta])* $name:ident = $op:literal;)*) => { impl<'b> V<'b> { $(
+    ($($(#[$doc:meta])* $name:ident = $op:literal;)*) => { #[allow(clippy::should_implement_trait)] impl<'b> V<'b> { $(
         $(#[$doc])*
         pub fn $name(self, other: impl Operand<'b>) -> V<'b> { self.binary($op, other.operand(self)) }
     )* } };

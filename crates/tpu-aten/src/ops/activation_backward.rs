@@ -53,7 +53,7 @@ pub(crate) static DEFS: &[OpDef] = &[
     ]),
     one("hardtanh_backward(Tensor grad_output, Tensor self, Scalar min_val, Scalar max_val) -> Tensor", |cx| {
         let (g, x, d) = pair(cx);
-        (x.le(cx.scalar("min_val", d)) | x.ge(cx.scalar("max_val", d))).select(g.zeros_like(), g)
+        (x.gt(cx.scalar("min_val", d)) & x.lt(cx.scalar("max_val", d))).select(g, g.zeros_like())
     })
     .eg(&["f32[2,3] f32[2,3] -1 1", "f32[19] f32[19]! -0.5 2.5", "bf16[9] bf16[9] 0 6", "f32[0] f32[0] 0 1"]),
     one(
@@ -107,16 +107,18 @@ pub(crate) static DEFS: &[OpDef] = &[
     })
     .eg(SHRINK),
     one("log_sigmoid_backward(Tensor grad_output, Tensor self, Tensor buffer) -> Tensor", |cx| {
-        let (g, x, _) = pair(cx);
-        g * x.neg().logistic()
+        let (g, x, d) = pair(cx);
+        let z = cx.t_as("buffer", d);
+        let s = z / (z + 1.0);
+        g * x.lt(0.0).select(s.full_like(1.0) - s, s)
     })
-    .eg(&["f32[2,3] f32[2,3] f32[2,3]"]),
+    .eg(&["f32[2,3] f32[2,3] f32[2,3]~", "bf16[9] bf16[9] bf16[9]~", "f64[4] f64[4] f64[4]~"]),
     one("logit_backward(Tensor grad_output, Tensor self, float? eps=None) -> Tensor", |cx| {
         let (g, x, _) = pair(cx);
         let inside = g / (x * (x.full_like(1.0) - x));
         match cx.opt_float("eps") {
             None => (x.lt(0.0) | x.gt(1.0)).select(g.full_like(f64::NAN), inside),
-            Some(e) => (x.lt(e) | x.gt(1.0 - e)).select(g.zeros_like(), inside),
+            Some(e) => (x.ge(e) & x.le(1.0 - e)).select(inside, g.zeros_like()),
         }
     })
     .eg(&[
@@ -156,7 +158,7 @@ fn pair<'b>(cx: &Cx<'b>) -> (V<'b>, V<'b>, DType) {
 }
 
 fn shrink<'b>(g: V<'b>, x: V<'b>, l: V<'b>) -> V<'b> {
-    (x.ge(l.neg()) & x.le(l)).select(g.zeros_like(), g)
+    (x.gt(l) | x.lt(l.neg())).select(g, g.zeros_like())
 }
 
 fn elu<'b>(cx: &Cx<'b>) -> V<'b> {
@@ -165,7 +167,7 @@ fn elu<'b>(cx: &Cx<'b>) -> V<'b> {
     let (scale, rate) = (cx.scalar("scale", d), cx.scalar("input_scale", d));
     let low = cx.scalar("alpha", d) * scale;
     let below = if cx.flag("is_result") { g * rate * (x + low) } else { g * rate * low * (x * rate).exp() };
-    x.le(0.0).select(below, g * scale)
+    x.gt(0.0).select(g * scale, below)
 }
 
 fn gelu<'b>(cx: &Cx<'b>) -> V<'b> {

@@ -104,15 +104,15 @@ pub(crate) static DEFS: &[OpDef] = &[
     ]),
     binary("floor_divide(Tensor self, Tensor other) -> Tensor", floor_div).eg(FLOORED),
     binary("floor_divide.Scalar(Tensor self, Scalar other) -> Tensor", floor_div).eg(BY_NUMBER),
-    binary("remainder.Tensor(Tensor self, Tensor other) -> Tensor", remainder).eg(FLOORED),
-    binary("remainder.Scalar(Tensor self, Scalar other) -> Tensor", remainder).eg(BY_NUMBER),
-    binary("remainder.Scalar_Tensor(Scalar self, Tensor other) -> Tensor", remainder).eg(&[
+    one("remainder.Tensor(Tensor self, Tensor other) -> Tensor", |cx| rounded(cx, remainder)).eg(FLOORED),
+    one("remainder.Scalar(Tensor self, Scalar other) -> Tensor", |cx| rounded(cx, remainder)).eg(BY_NUMBER),
+    one("remainder.Scalar_Tensor(Scalar self, Tensor other) -> Tensor", |cx| rounded(cx, remainder)).eg(&[
         "7 f32[5]+",
         "-7 i64[5]+",
         "2.5 bf16[3]+",
     ]),
-    binary("fmod.Tensor(Tensor self, Tensor other) -> Tensor", |a, b| a.rem(b)).eg(FLOORED),
-    binary("fmod.Scalar(Tensor self, Scalar other) -> Tensor", |a, b| a.rem(b)).eg(BY_NUMBER),
+    one("fmod.Tensor(Tensor self, Tensor other) -> Tensor", |cx| rounded(cx, V::rem)).eg(FLOORED),
+    one("fmod.Scalar(Tensor self, Scalar other) -> Tensor", |cx| rounded(cx, V::rem)).eg(BY_NUMBER),
     binary("maximum(Tensor self, Tensor other) -> Tensor", |a, b| a.max(b)).eg(EXTREMES),
     binary("minimum(Tensor self, Tensor other) -> Tensor", |a, b| a.min(b)).eg(EXTREMES),
     binary("fmax(Tensor self, Tensor other) -> Tensor", |a, b| ignoring_nan(a, b, V::max)).eg(EXTREMES),
@@ -182,6 +182,12 @@ fn floor_div<'b>(a: V<'b>, b: V<'b>) -> V<'b> {
     let quotient = a / b;
     let zero = super::binary_math::copysign(quotient.zeros_like(), quotient);
     b.eq(0.0).select(quotient, q.ne(0.0).select(whole, zero))
+}
+
+/// Numbers take the result's dtype before the arithmetic; only sums, products and quotients keep more of them.
+pub(super) fn rounded<'b>(cx: &Cx<'b>, f: fn(V<'b>, V<'b>) -> V<'b>) -> V<'b> {
+    let d = cx.out_dtype();
+    f(cx.t_as("self", d).convert(d.opmath()), cx.t_as("other", d).convert(d.opmath()))
 }
 
 /// Python's `%`: the divisor's sign.

@@ -1,5 +1,6 @@
 //! Functions of two arguments: powers, angles, signs, logarithms of sums, divisors.
 
+use super::binary::rounded;
 use super::compare::sign_bit;
 use super::unary::{exp2, reciprocal};
 use crate::cx::Cx;
@@ -27,7 +28,7 @@ const MIXED: &[&str] = &[
     "f32[0] f32[1]",
     "bool[3] i32[3]",
 ];
-const NUMBERS: &[&str] = &["f32[5] 2", "f32[19]! 0.5", "i32[5] 3", "bf16[4] 1.5"];
+const NUMBERS: &[&str] = &["bf16[9]+ 0.3", "f32[5] 2", "f32[19]! 0.5", "i32[5] 3", "bf16[4] 1.5"];
 
 pub(crate) static DEFS: &[OpDef] = &[
     binary("pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor", pow).eg(&[
@@ -38,6 +39,7 @@ pub(crate) static DEFS: &[OpDef] = &[
         "i32[6] i32[6]%5",
         "i64[9] i64[9]",
         "u8[4] u8[4]%3",
+        "u8[6] u8[6]!",
         "i8[9]! i8[9]",
         "c64[4] c64[4]",
         "f32[4]+ i64[4]",
@@ -78,7 +80,11 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f32[0] 2",
         "i32[5] -0.5",
     ]),
-    binary("pow.Scalar(Scalar self, Tensor exponent) -> Tensor", pow).eg(&[
+    one("pow.Scalar(Scalar self, Tensor exponent) -> Tensor", |cx| {
+        let d = cx.out_dtype();
+        pow(cx.t_as("self", d).convert(d.opmath()), cx.t_as("exponent", d.opmath()))
+    })
+    .eg(&[
         "2 f32[19]!",
         "1 f32[19]!",
         "0.5 f64[5]",
@@ -86,6 +92,7 @@ pub(crate) static DEFS: &[OpDef] = &[
         "2.5 i32[4]",
         "-1 i64[5]",
         "10 bf16[3]",
+        "0.3 bf16[3]",
         "2 c64[3]",
     ]),
     binary("atan2(Tensor self, Tensor other) -> Tensor", |a, b| a.atan2(b)).eg(MIXED),
@@ -114,15 +121,22 @@ pub(crate) static DEFS: &[OpDef] = &[
         a.eq(0.0).select(v, a.gt(0.0).convert(a.dtype()))
     })
     .eg(&["f32[19]! f32[19]!", "i32[9]! i32[9]", "f32[2,3] f32[]", "bool[3] bool[3]", "bf16[4] bf16[4]"]),
-    binary("xlogy.Tensor(Tensor self, Tensor other) -> Tensor", |a, b| times_log(a, b, V::log)).eg(MIXED),
-    binary("xlogy.Scalar_Other(Tensor self, Scalar other) -> Tensor", |a, b| times_log(a, b, V::log)).eg(NUMBERS),
-    binary("xlogy.Scalar_Self(Scalar self, Tensor other) -> Tensor", |a, b| times_log(a, b, V::log))
-        .eg(&["2 f32[5]+", "0 f32[19]!"]),
-    binary("special_xlog1py(Tensor self, Tensor other) -> Tensor", |a, b| times_log(a, b, V::log1p)).eg(MIXED),
-    binary("special_xlog1py.other_scalar(Tensor self, Scalar other) -> Tensor", |a, b| times_log(a, b, V::log1p))
+    one("xlogy.Tensor(Tensor self, Tensor other) -> Tensor", |cx| rounded(cx, |a, b| times_log(a, b, V::log)))
+        .eg(MIXED),
+    one("xlogy.Scalar_Other(Tensor self, Scalar other) -> Tensor", |cx| rounded(cx, |a, b| times_log(a, b, V::log)))
         .eg(NUMBERS),
-    binary("special_xlog1py.self_scalar(Scalar self, Tensor other) -> Tensor", |a, b| times_log(a, b, V::log1p))
+    one("xlogy.Scalar_Self(Scalar self, Tensor other) -> Tensor", |cx| rounded(cx, |a, b| times_log(a, b, V::log)))
         .eg(&["2 f32[5]+", "0 f32[19]!"]),
+    one("special_xlog1py(Tensor self, Tensor other) -> Tensor", |cx| rounded(cx, |a, b| times_log(a, b, V::log1p)))
+        .eg(MIXED),
+    one("special_xlog1py.other_scalar(Tensor self, Scalar other) -> Tensor", |cx| {
+        rounded(cx, |a, b| times_log(a, b, V::log1p))
+    })
+    .eg(NUMBERS),
+    one("special_xlog1py.self_scalar(Scalar self, Tensor other) -> Tensor", |cx| {
+        rounded(cx, |a, b| times_log(a, b, V::log1p))
+    })
+    .eg(&["2 f32[5]+", "0 f32[19]!"]),
     binary("special_zeta(Tensor self, Tensor other) -> Tensor", |a, b| a.zeta(b)).eg(&[
         "f32[2,3]+ f32[3]+",
         "f64[5]+ f64[5]+",
@@ -164,7 +178,12 @@ fn pow<'b>(x: V<'b>, e: V<'b>) -> V<'b> {
         // 0⁰ = 1, and no logarithm of zero
         return e.eq(0.0).select(x.full_like(1.0), x.pow(e));
     }
-    if !d.is_int() || d.is_unsigned() {
+    if d.is_int() && d.is_unsigned() {
+        // XLA reads a large unsigned exponent as a negative one
+        let wide = |v: V<'b>| v.convert(DType::I64);
+        return wide(x).pow(wide(e)).convert(d);
+    }
+    if !d.is_int() {
         return x.pow(e);
     }
     let odd = (e & 1i64).ne(0i64);

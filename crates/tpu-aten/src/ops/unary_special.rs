@@ -48,14 +48,16 @@ pub(crate) static DEFS: &[OpDef] = &[
     ]),
     one("logit(Tensor self, float? eps=None) -> Tensor", |cx| {
         let x = cx.t_as("self", cx.out_dtype().opmath());
-        let x = cx.opt_float("eps").map_or(x, |e| x.clamp(x.lit(e), x.lit(1.0 - e)));
+        // the bounds are numbers of the result's dtype
+        let bound = |v: f64| cx.b.scalar(cx.out_dtype(), v).convert(x.dtype());
+        let x = cx.opt_float("eps").map_or(x, |e| x.clamp(bound(e), bound(1.0 - e)));
         (x / (x.full_like(1.0) - x)).log()
     })
-    .eg(&["f32[2,3]~", "f32[19]!", "f32[19]! 0.1", "bf16[4]~ 0.2", "f64[4]~", "f32[0]"]),
-    unary("i0(Tensor self) -> Tensor", |x| i0e(x) * x.abs().exp()).eg(FLOAT),
-    unary("special_i0e(Tensor self) -> Tensor", i0e).eg(FLOAT),
-    unary("special_i1(Tensor self) -> Tensor", |x| i1e(x) * x.abs().exp()).eg(FLOAT),
-    unary("special_i1e(Tensor self) -> Tensor", i1e).eg(FLOAT),
+    .eg(&["f32[2,3]~", "f32[19]!", "f32[19]! 0.1", "bf16[] 0.2", "f64[4]~", "f32[0]"]),
+    unary("i0(Tensor self) -> Tensor", |x| i0e(x) * x.abs().exp()).eg(MODERATE),
+    unary("special_i0e(Tensor self) -> Tensor", i0e).eg(MODERATE),
+    unary("special_i1(Tensor self) -> Tensor", |x| i1e(x) * x.abs().exp()).eg(MODERATE),
+    unary("special_i1e(Tensor self) -> Tensor", i1e).eg(MODERATE),
     unary("special_modified_bessel_i0(Tensor self) -> Tensor", |x| i0e(x) * x.abs().exp()).eg(MODERATE),
     unary("special_modified_bessel_i1(Tensor self) -> Tensor", |x| i1e(x) * x.abs().exp()).eg(MODERATE),
     unary("special_erfcx(Tensor self) -> Tensor", erfcx)
@@ -71,7 +73,8 @@ pub(crate) static DEFS: &[OpDef] = &[
         .eg(&["f32[2,3]", "f32[19]!", "f64[19]!", "i32[4]"]),
 ];
 
-const MODERATE: &[&str] = &["f32[2,3]", "f64[2,3]", "f32[19]!", "i32[4]", "f32[0]"];
+/// No halves: PyTorch's CPU kernels of these compute in them throughout, or lack them.
+const MODERATE: &[&str] = &["f32[2,3]", "f64[2,3]", "f32[19]!", "f64[19]!", "i32[4]", "bool[3]", "f32[]", "f32[0]"];
 
 /// The pole at zero has the sign of its side; other poles have none.
 fn digamma(x: V<'_>) -> V<'_> {
