@@ -2,7 +2,7 @@
 //! settles `keepdim`; halves accumulate in float32 and integers in int64, as in PyTorch.
 
 use crate::cx::Cx;
-use crate::def::{OpDef, many, one};
+use crate::def::{OpDef, Refusal, Sig, many, one};
 use tpu_base::DType;
 use tpu_hlo::V;
 
@@ -134,6 +134,7 @@ pub(crate) static DEFS: &[OpDef] = &[
         let x = cx.t_as("self", cx.out_dtype().opmath());
         log_sum_exp(x, &cx.dims("dim", x.rank())).reshape(&cx.out(0).dims)
     })
+    .refuse(complex)
     .eg(&[
         "f32[2,3] (1)",
         "f32[2,3,4] (0,-1) True",
@@ -149,6 +150,11 @@ pub(crate) static DEFS: &[OpDef] = &[
     })
     .eg(&["f32[3,3]", "f32[2,4]", "i32[3,3]%9", "f32[0,3]"]),
 ];
+
+/// Refuses what has no maximum to shift by.
+pub(super) fn complex(sig: &Sig<'_>) -> Option<Refusal> {
+    sig.dtype("self").filter(|d| d.is_complex()).map(|_| "complex numbers have no order")
+}
 
 /// Every dimension of `x`.
 pub(super) fn every(x: V<'_>) -> Vec<usize> {

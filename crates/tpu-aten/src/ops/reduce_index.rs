@@ -43,7 +43,12 @@ pub(crate) static DEFS: &[OpDef] =
             .eg(&["f32[2,3]", "f32[2,3] -1 True", "u8[2,3]%9 0", "f32[] 0"]),
     ];
 
-/// The least index along dimension `d` where `x` equals `best`, of which dimension `d` is gone; NaN equals NaN. int32.
+/// The dtype of positions below `n`: int32 unless that is too short, for a TPU has no 64-bit integers of its own.
+pub(super) fn index_dtype(n: i64) -> DType {
+    if n <= i32::MAX as i64 { DType::I32 } else { DType::I64 }
+}
+
+/// The least index along dimension `d` where `x` equals `best`, of which dimension `d` is gone; NaN equals NaN.
 pub(super) fn position<'b>(x: V<'b>, best: V<'b>, d: usize) -> V<'b> {
     let mut dims = x.dims();
     let n = dims[d];
@@ -51,7 +56,7 @@ pub(super) fn position<'b>(x: V<'b>, best: V<'b>, d: usize) -> V<'b> {
     let best = best.reshape(&dims);
     let hit = x.eq(best);
     let hit = if x.dtype().is_float() { hit | (x.is_nan() & best.is_nan()) } else { hit };
-    let at = x.builder().iota(DType::I32, &x.dims(), d);
+    let at = x.builder().iota(index_dtype(n), &x.dims(), d);
     hit.select(at, at.full_like(n - 1)).min_over(&[d])
 }
 

@@ -1,6 +1,6 @@
 //! Running reductions. See [`scan`] for how they stay near linear.
 
-use super::reduce::summand;
+use super::reduce::{complex, summand};
 use crate::cx::Cx;
 use crate::def::{OpDef, many, one};
 use tpu_base::DType;
@@ -43,8 +43,8 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f64[2,20] 1",
         "f32[2,20]! 1",
     ]),
-    one("logcumsumexp(Tensor self, int dim) -> Tensor", running_log_sum_exp).eg(LOG_EG),
-    one("_logcumsumexp(Tensor self, int dim) -> Tensor", running_log_sum_exp).eg(LOG_EG),
+    one("logcumsumexp(Tensor self, int dim) -> Tensor", running_log_sum_exp).refuse(complex).eg(LOG_EG),
+    one("_logcumsumexp(Tensor self, int dim) -> Tensor", running_log_sum_exp).refuse(complex).eg(LOG_EG),
 ];
 
 const LOG_EG: &[&str] = &["f32[2,3] -1", "f32[40,3] 0", "f64[2,200] 1", "bf16[2,20] 1", "f32[] 0", "f32[2,20]! 1"];

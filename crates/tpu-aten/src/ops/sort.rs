@@ -1,6 +1,6 @@
 //! Sorting and what a sort answers: order statistics, the most frequent value, the k largest. NaN counts as the largest.
 
-use super::reduce_index::extreme;
+use super::reduce_index::{extreme, index_dtype};
 use super::scan::cummax;
 use crate::cx::Cx;
 use crate::def::{OpDef, many, one};
@@ -88,9 +88,9 @@ pub(crate) static DEFS: &[OpDef] = &[
 
 const SORT_EG: &[&str] = &["f32[2,30]", "f32[30,2] 0 True", "f32[]", "bf16[9]"];
 
-/// `x` in order along `d`, and where each element came from (int32). Stable.
+/// `x` in order along `d`, and where each element came from. Stable.
 pub(super) fn sorted<'b>(x: V<'b>, d: usize, descending: bool) -> (V<'b>, V<'b>) {
-    let at = x.builder().iota(DType::I32, &x.dims(), d);
+    let at = x.builder().iota(index_dtype(x.dim(d)), &x.dims(), d);
     if x.dim(d) <= 1 {
         return (x, at);
     }
@@ -106,7 +106,7 @@ pub(super) fn sorted<'b>(x: V<'b>, d: usize, descending: bool) -> (V<'b>, V<'b>)
     (r[0], r[1])
 }
 
-/// The first `k` of `x` in order along `d`, and where they came from (int32).
+/// The first `k` of `x` in order along `d`, and where they came from.
 fn top<'b>(x: V<'b>, d: usize, k: i64, largest: bool) -> (V<'b>, V<'b>) {
     if k == 0 || x.dtype() == DType::F64 || !x.dtype().is_float() {
         let (values, at) = sorted(x, d, largest);
@@ -133,7 +133,7 @@ fn sort<'b>(cx: &Cx<'b>) -> Vec<V<'b>> {
 
 /// The element of `x` at position `k` along `d`, which is gone; `k` (int32) has `x`'s shape without `d`.
 fn at_position<'b>(x: V<'b>, k: V<'b>, d: usize) -> V<'b> {
-    let hit = x.builder().iota(DType::I32, &x.dims(), d).eq(k.unsqueeze(d));
+    let hit = x.builder().iota(k.dtype(), &x.dims(), d).eq(k.unsqueeze(d));
     hit.select(x, x.zeros_like()).sum(&[d])
 }
 
