@@ -8,9 +8,11 @@ export VIRTUAL_ENV = $(CURDIR)/$(VENV)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 PY := $(CURDIR)/$(VENV)/bin/python
-PIP := $(PY) -m pip --disable-pip-version-check --quiet
+PIP := $(PY) -m pip
 STAMPS := $(VENV)/.stamps
 export PYO3_PYTHON = $(PY)
+export PIP_QUIET = 1
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint bench conformance smoke wheel
