@@ -2,7 +2,8 @@
 //! a transposed convolution is the input gradient of a convolution, and each gradient of one is a form of the other.
 
 use crate::cx::Cx;
-use crate::def::{OpDef, maybe, one};
+use crate::def::{OpDef, Refusal, Sig, maybe, one};
+use tpu_base::DType;
 use tpu_hlo::{Conv, V, Window};
 
 pub(crate) static DEFS: &[OpDef] = &[
@@ -11,6 +12,7 @@ pub(crate) static DEFS: &[OpDef] = &[
          bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor",
         forward,
     )
+    .refuse(wide_integers)
     .eg(&[
         "f32[2,4,7,8] f32[6,4,3,3] f32[6] (1,1) (0,0) (1,1) False (0,0) 1",
         "f32[2,4,9,8] f32[6,2,3,2] - (2,1) (1,1) (2,2) False (0,0) 2",
@@ -22,6 +24,7 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f32[2,4,5,6] f32[4,3,3,2] - (2,1) (1,0) (2,1) True (1,0) 2",
         "f32[2,4,5] f32[4,3,3] f32[3] (3) (0) (1) True (2) 1",
         "f32[1,4,3,4,3] f32[4,2,2,2,2] - (2,2,2) (0,0,0) (1,1,1) True (0,1,0) 1",
+        "i64[1,2,5,5] i64[3,2,3,3] - (1,1) (0,0) (1,1) False (0,0) 1",
         "f32[0,4,7,8] f32[6,4,3,3] f32[6] (1,1) (0,0) (1,1) False (0,0) 1",
     ]),
     one(
@@ -30,6 +33,7 @@ pub(crate) static DEFS: &[OpDef] = &[
          bool allow_tf32) -> Tensor",
         forward,
     )
+    .refuse(wide_integers)
     .eg(&["f32[2,4,7,8] f32[6,4,3,3] f32[6] (1,1) (0,0) (1,1) False (0,0) 1 False False False False"]),
     maybe(
         "convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] stride, \
@@ -75,6 +79,10 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f64[2,6,5,6] f64[2,4,7,8] f64[6,4,3,3] (6) (1,1) (0,0) (1,1) False (0,0) 1 (True,True,True)",
     ]),
 ];
+
+fn wide_integers(s: &Sig<'_>) -> Option<Refusal> {
+    (s.dtype("input") == Some(DType::I64)).then_some("TPUs have no 64-bit integer convolution")
+}
 
 fn forward<'b>(cx: &Cx<'b>) -> V<'b> {
     let g = Geometry::of(cx);

@@ -101,20 +101,37 @@ pub(crate) static DEFS: &[OpDef] = &[
     .eg(&["i8[32,16]%90 i8[16,8]%90"]),
 ];
 
-/// The dtype a contraction accumulates in.
-pub(super) fn acc(d: DType) -> DType {
-    d.opmath()
-}
-
 /// (Batched) matrix product in the accumulation dtype.
 fn matmul<'b>(cx: &Cx<'b>, a: V<'b>, b: V<'b>) -> V<'b> {
-    a.matmul(b, acc(a.dtype()), cx.precision())
+    let batch: Vec<usize> = (0..a.rank() - 2).collect();
+    let (lhs, rhs) = (vec![a.rank() - 1], vec![b.rank() - 2]);
+    contract(cx, a, b, DotDims { lhs_batch: batch.clone(), rhs_batch: batch, lhs_contract: lhs, rhs_contract: rhs })
 }
 
 /// Contraction without batch dimensions, in the accumulation dtype.
 fn dot<'b>(cx: &Cx<'b>, a: V<'b>, b: V<'b>, lhs: &[usize], rhs: &[usize]) -> V<'b> {
-    let d = DotDims { lhs_contract: lhs.to_vec(), rhs_contract: rhs.to_vec(), ..DotDims::default() };
-    a.dot_general(b, &d, acc(a.dtype()), cx.precision())
+    contract(cx, a, b, DotDims { lhs_contract: lhs.to_vec(), rhs_contract: rhs.to_vec(), ..DotDims::default() })
+}
+
+fn contract<'b>(cx: &Cx<'b>, a: V<'b>, b: V<'b>, d: DotDims) -> V<'b> {
+    if !matches!(a.dtype(), DType::I64 | DType::U64) {
+        return a.dot_general(b, &d, a.dtype().opmath(), cx.precision());
+    }
+    // TPUs have no 64-bit integer product: multiply and sum, which fuses into one loop
+    let free = |rank: usize, batch: &[usize], summed: &[usize]| -> Vec<usize> {
+        (0..rank).filter(|i| !batch.contains(i) && !summed.contains(i)).collect()
+    };
+    let (left, right) = (free(a.rank(), &d.lhs_batch, &d.lhs_contract), free(b.rank(), &d.rhs_batch, &d.rhs_contract));
+    let sizes = |v: V<'b>, at: &[usize]| at.iter().map(|&i| v.dim(i)).collect::<Vec<i64>>();
+    // both as (batch, left, right, summed), with ones where a side lacks a dimension
+    let x = a.transpose(&[&d.lhs_batch[..], &left, &d.lhs_contract].concat());
+    let x =
+        x.reshape(&[sizes(a, &d.lhs_batch), sizes(a, &left), vec![1; right.len()], sizes(a, &d.lhs_contract)].concat());
+    let y = b.transpose(&[&d.rhs_batch[..], &right, &d.rhs_contract].concat());
+    let y =
+        y.reshape(&[sizes(b, &d.rhs_batch), vec![1; left.len()], sizes(b, &right), sizes(b, &d.rhs_contract)].concat());
+    let kept = d.lhs_batch.len() + left.len() + right.len();
+    (x * y).sum(&(kept..kept + d.lhs_contract.len()).collect::<Vec<_>>())
 }
 
 /// `beta · self + alpha · product`. A zero beta drops `self`, NaN included; ones cost nothing.
