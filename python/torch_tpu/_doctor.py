@@ -80,8 +80,11 @@ def _rows(report: Report):
         yield "plugin", f"{plugin['path']}\n{origin or 'not from a package'} ({plugin['reason']})"
     if device := report["device"]:
         yield "device", f"{device['name']}, {device['total_memory'] / 2**30:,.1f} GiB"
-        for name, value in device["device"].items():
-            yield f"  {name}", value if isinstance(value, str) else json.dumps(value)
+        info = device["device"]
+        stablehlo = info["plugin_attributes"].get("stablehlo_current_version")
+        yield "PJRT", f"{info['pjrt_version']}, platform {info['platform']} {info['platform_version']}"
+        yield "StableHLO", f"up to {'.'.join(map(str, stablehlo))}" if stablehlo else "not told by the plugin"
+        yield "devices", "\n".join(f"{d['id']}: {d['kind']} {d['attributes'] or ''}" for d in info["devices"])
     cache = report["cache"]
     if cache["limit_bytes"]:
         used = f"{cache['bytes'] / 2**20:,.1f} of {cache['limit_bytes'] / 2**20:,.0f} MiB"
