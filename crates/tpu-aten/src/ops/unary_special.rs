@@ -2,8 +2,8 @@
 
 use super::unary_chebyshev::{ERFCX, I0E_HIGH, I0E_LOW, I1E_HIGH, I1E_LOW};
 use crate::cx::Cx;
-use crate::def::{OpDef, one, unary};
-use std::f64::consts::FRAC_1_SQRT_2;
+use crate::def::{OpDef, many, one, unary};
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 use tpu_base::DType;
 use tpu_hlo::V;
 
@@ -69,6 +69,24 @@ pub(crate) static DEFS: &[OpDef] = &[
         x.is_nan().select(x, x.gt(0.0).select(x.neg() * x.log(), outside))
     })
     .eg(POSITIVE),
+    unary("special_ndtri(Tensor self) -> Tensor", ndtri).eg(&[
+        "f32[2,30]~",
+        "f64[2,30]~",
+        "f32[19]!",
+        "f64[19]!",
+        "i32[4]%2",
+        "bool[3]",
+        "f32[0]",
+    ]),
+    many("frexp.Tensor(Tensor self) -> (Tensor mantissa, Tensor exponent)", frexp).eg(&[
+        "f32[2,3]",
+        "f32[19]!",
+        "f64[19]!",
+        "bf16[19]!",
+        "f16[5]",
+        "f32[]",
+        "f32[0]",
+    ]),
     unary("special_spherical_bessel_j0(Tensor x) -> Tensor", spherical_j0)
         .eg(&["f32[2,3]", "f32[19]!", "f64[19]!", "i32[4]"]),
 ];
@@ -153,6 +171,24 @@ fn log_ndtr(x: V<'_>) -> V<'_> {
     x.lt(-1.0).select(tail, body)
 }
 
+/// Φ⁻¹: Abramowitz and Stegun 26.2.23 in the lower tail (within 4.5e-4), then Halley's step twice.
+fn ndtri(p: V<'_>) -> V<'_> {
+    let one = p.full_like(1.0);
+    let upper = p.gt(0.5);
+    let q = upper.select(one - p, p);
+    let t = (q.log() * -2.0).sqrt();
+    let below = ((t * 0.001308 + 0.189269) * t + 1.432788) * t + 1.0;
+    let mut x = ((t * 0.010328 + 0.802853) * t + 2.515517) / below - t;
+    for _ in 0..2 {
+        let density = (x * x * -0.5).exp() * (0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2);
+        let step = ((x * -FRAC_1_SQRT_2).erfc() * 0.5 - q) / density;
+        x = x - step / (x * step * 0.5 + 1.0);
+    }
+    let x = q.eq(0.0).select(q.full_like(f64::NEG_INFINITY), x);
+    let x = upper.select(x.neg(), x);
+    (p.lt(0.0) | p.gt(1.0)).select(p.full_like(f64::NAN), x)
+}
+
 fn spherical_j0(x: V<'_>) -> V<'_> {
     let s = x * x;
     // sin(x)/x by its first terms near zero
@@ -161,4 +197,22 @@ fn spherical_j0(x: V<'_>) -> V<'_> {
     let a = x.abs();
     let far = a.eq(f64::INFINITY).select(x.zeros_like(), x.sin() / x);
     a.lt(0.5).select(near, far)
+}
+
+/// Mantissa in ±[½, 1) and exponent, from the bits. Zeros and what is not finite stay themselves with exponent 0.
+fn frexp<'b>(cx: &Cx<'b>) -> Vec<V<'b>> {
+    let x = cx.t_as("self", cx.out_dtype().opmath());
+    let d = x.dtype();
+    let (int, width, bias, field) =
+        if d == DType::F64 { (DType::I64, 52i64, 1022i64, 0x7ffi64) } else { (DType::I32, 23, 126, 0xff) };
+    // subnormal numbers have no exponent of their own
+    let lift = 64i64;
+    let tiny = x.abs().lt(2f64.powi(2 - bias as i32));
+    let bits = tiny.select(x * 2f64.powi(lift as i32), x).bitcast(int);
+    let shift = bits.lit(width);
+    let exponent = bits.shr_logical(shift) & field;
+    let exponent = exponent - tiny.select(exponent.full_like(bias + lift), exponent.full_like(bias));
+    let mantissa = ((bits & !(field << width)) | (bias << width)).bitcast(d);
+    let plain = x.is_finite() & x.ne(0.0);
+    vec![plain.select(mantissa, x), plain.select(exponent, exponent.zeros_like())]
 }
