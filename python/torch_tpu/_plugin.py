@@ -153,6 +153,7 @@ def memory_limit() -> int | None:
 def config_json() -> str:
     """What the core's start takes. Called once, by the extension, when the first tensor needs a device."""
     plugin = find()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # XLA would print how its client was configured
     cap = cache_bytes()
     return json.dumps(
         {

@@ -126,14 +126,14 @@ def fallbacks() -> dict[str, int]:
 
 
 def cache_stats() -> dict[str, Any]:
-    """Counters of the plan cache."""
-    return json.loads(_C.info("cache"))
+    """Counters of the plan cache; empty before the device has started."""
+    return json.loads(_C.info("cache")) or {}
 
 
 def _get_cache_stats() -> SimpleNamespace:
     stats = cache_stats()
-    hits = stats["plan_hits"] + (stats["disk"] or {}).get("hits", 0)
-    return SimpleNamespace(num_cache_reqs=hits + stats["compiled"], num_cache_hits=hits, per_entry_stats=[])
+    hits = stats.get("plan_hits", 0) + (stats.get("disk") or {}).get("hits", 0)
+    return SimpleNamespace(num_cache_reqs=hits + compile_count(), num_cache_hits=hits, per_entry_stats=[])
 
 
 def _clear_cache() -> None:
