@@ -14,17 +14,7 @@ extern "C" __attribute__((weak)) TpuStorage* tpu_storage_find(const void* addres
 
 namespace tpu {
 namespace {
-
 using c10::CachingAllocator::Stat;
-
-Stat stat(uint64_t current, uint64_t peak, uint64_t allocated, uint64_t freed) {
-  Stat s;
-  s.current = static_cast<int64_t>(current);
-  s.peak = static_cast<int64_t>(peak);
-  s.allocated = static_cast<int64_t>(allocated);
-  s.freed = static_cast<int64_t>(freed);
-  return s;
-}
 
 struct DeviceMemory final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t nbytes) override {
@@ -33,10 +23,6 @@ struct DeviceMemory final : c10::DeviceAllocator {
     TpuStorage* made = tpu_storage_new(nbytes, &address);
     if (C10_UNLIKELY(made == nullptr)) raise_last_error();
     return data_ptr(made, address);
-  }
-
-  c10::DeleterFnPtr raw_deleter() const override {
-    return nullptr;  // the address alone does not lead back to the cell
   }
 
   void copy_data(void*, const void*, std::size_t) const override {
@@ -57,15 +43,17 @@ struct DeviceMemory final : c10::DeviceAllocator {
     TpuMemoryStats m{};
     if (initialized()) tpu_memory_stats(&m);
     c10::CachingDeviceAllocator::DeviceStats out;
-    const Stat bytes = stat(m.current, m.peak, m.allocated_total, m.freed_total);
-    const Stat count = stat(m.active_count, m.active_count, m.allocation_count, m.allocation_count - m.active_count);
+    const auto n = [](uint64_t value) { return static_cast<int64_t>(value); };
+    const Stat bytes{n(m.current), n(m.peak), n(m.allocated_total), n(m.freed_total)};
+    const int64_t live = n(m.active_count), made = n(m.allocation_count);
+    const Stat count{live, live, made, made - live};
     constexpr size_t all = 0;  // the aggregate of PyTorch's pools; this allocator has no small and large pool
     out.allocated_bytes[all] = out.reserved_bytes[all] = out.active_bytes[all] = out.requested_bytes[all] = bytes;
     out.allocation[all] = out.active[all] = out.segment[all] = count;
-    out.num_alloc_retries = static_cast<int64_t>(m.retry_count);
-    out.num_ooms = static_cast<int64_t>(m.oom_count);
-    out.num_device_alloc = static_cast<int64_t>(m.allocation_count);
-    out.num_device_free = static_cast<int64_t>(m.allocation_count - m.active_count);
+    out.num_alloc_retries = n(m.retry_count);
+    out.num_ooms = n(m.oom_count);
+    out.num_device_alloc = made;
+    out.num_device_free = made - live;
     return out;
   }
 
@@ -93,17 +81,11 @@ struct PinnedMemory final : at::HostAllocator {
   static constexpr size_t kAlign = 64;
   inline static std::mutex mutex;
   inline static std::map<uintptr_t, size_t> blocks;
-  inline static size_t bytes = 0;
 
   static void release(void* start) {
-    {
-      std::lock_guard<std::mutex> lock(mutex);
-      auto found = blocks.find(reinterpret_cast<uintptr_t>(start));
-      if (found != blocks.end()) {
-        bytes -= found->second;
-        blocks.erase(found);
-      }
-    }
+    std::unique_lock<std::mutex> lock(mutex);
+    blocks.erase(reinterpret_cast<uintptr_t>(start));
+    lock.unlock();
     std::free(start);
   }
 
@@ -123,7 +105,6 @@ struct PinnedMemory final : at::HostAllocator {
       C10_THROW_ERROR(OutOfMemoryError, "No host memory for " + std::to_string(nbytes) + " pinned bytes.");
     std::lock_guard<std::mutex> lock(mutex);
     blocks.emplace(reinterpret_cast<uintptr_t>(start), nbytes);
-    bytes += nbytes;
     return c10::DataPtr(start, start, &release, c10::Device(c10::DeviceType::CPU));
   }
 
@@ -131,25 +112,17 @@ struct PinnedMemory final : at::HostAllocator {
   void copy_data(void* to, const void* from, std::size_t count) const override { std::memcpy(to, from, count); }
   bool record_event(void*, void*, c10::Stream) override { return true; }
   void empty_cache() override {}
-  at::HostStats get_stats() override {
-    std::lock_guard<std::mutex> lock(mutex);
-    at::HostStats out;
-    out.allocated_bytes.current = static_cast<int64_t>(bytes);
-    return out;
-  }
+  at::HostStats get_stats() override { return {}; }
   void reset_accumulated_stats() override {}
   void reset_peak_stats() override {}
 };
 
 DeviceMemory g_device_memory;
 PinnedMemory g_pinned_memory;
-
 }  // namespace
 
 c10::Allocator* allocator() { return &g_device_memory; }
-
 c10::Allocator* pinned_allocator() { return &g_pinned_memory; }
-
 bool is_pinned(const void* data) { return PinnedMemory::contains(data); }
 
 void free_storage(void* context) {
@@ -175,5 +148,4 @@ void register_allocators() {
   c10::SetAllocator(kDevice, &g_device_memory);
   at::setHostAllocator(kDevice, &g_pinned_memory);
 }
-
 }  // namespace tpu

@@ -6,7 +6,6 @@
 #include "Runtime.h"
 
 namespace tpu {
-
 c10::Allocator* allocator();
 c10::Allocator* pinned_allocator();
 bool is_pinned(const void* data);
@@ -29,5 +28,4 @@ inline TpuStorage* cell(const c10::Storage& storage) {
 void resize_storage(const c10::Storage& storage, size_t nbytes);
 
 void register_allocators();
-
 }  // namespace tpu

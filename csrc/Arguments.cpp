@@ -9,7 +9,6 @@
 
 namespace tpu {
 namespace {
-
 uint64_t bits(double value) {
   uint64_t out;
   std::memcpy(&out, &value, sizeof out);
@@ -17,30 +16,15 @@ uint64_t bits(double value) {
 }
 
 void fill_scalar(TpuScalar& out, const c10::IValue& value) {
-  out.hi = 0;
-  if (value.isInt()) {
-    out.tag = TPU_S_INT;
-    out.lo = static_cast<uint64_t>(value.toInt());
-  } else if (value.isDouble()) {
-    out.tag = TPU_S_DOUBLE;
-    out.lo = bits(value.toDouble());
-  } else if (value.isBool()) {
-    out.tag = TPU_S_BOOL;
-    out.lo = value.toBool() ? 1 : 0;
-  } else if (value.isComplexDouble()) {
-    const auto z = value.toComplexDouble();
-    out.tag = TPU_S_COMPLEX;
-    out.lo = bits(z.real());
-    out.hi = bits(z.imag());
-  } else {  // symbolic or unsigned: let at::Scalar make it concrete
-    const at::Scalar s = value.toScalar();
-    if (s.isFloatingPoint()) {
-      out.tag = TPU_S_DOUBLE;
-      out.lo = bits(s.toDouble());
-    } else {
-      out.tag = TPU_S_INT;
-      out.lo = static_cast<uint64_t>(s.toLong());
-    }
+  const at::Scalar s = value.toScalar();
+  if (s.isBoolean()) {
+    out = {TPU_S_BOOL, s.toBool(), 0};
+  } else if (s.isIntegral(false)) {
+    out = {TPU_S_INT, static_cast<uint64_t>(s.toLong()), 0};
+  } else if (s.isComplex()) {
+    out = {TPU_S_COMPLEX, bits(s.toComplexDouble().real()), bits(s.toComplexDouble().imag())};
+  } else {
+    out = {TPU_S_DOUBLE, bits(s.toDouble()), 0};
   }
 }
 
@@ -52,48 +36,43 @@ double double_of(const c10::IValue& value) {
   return value.isInt() ? static_cast<double>(value.toInt()) : value.toDouble();
 }
 
+template <class T, class Fill>
+const T* fill_items(c10::ArrayRef<c10::IValue> items, Frame& frame, Fill fill) {
+  T* const first = frame.take<T>(items.size());
+  T* out = first;
+  for (const c10::IValue& item : items) fill(*out++, item);
+  return first;
+}
+
+// False when an index list holds a tensor of the host.
 bool fill_list(TpuArg& arg, const c10::IValue& value, Travel travel, Frame& frame) {
   const c10::ArrayRef<c10::IValue> items = value.toListRef();
+  bool on_device = true;
   arg.n = static_cast<uint32_t>(items.size());
   switch (travel) {
     case Travel::kTensorList:
-    case Travel::kIndexList: {
-      TpuTensor* out = frame.take<TpuTensor>(items.size());
+    case Travel::kIndexList:
       arg.kind = TPU_A_TENSOR_LIST;
-      arg.tensors = out;
-      for (const c10::IValue& item : items) {
-        if (item.isNone() || !item.toTensor().defined()) {
-          fill_absent(*out++);
-        } else if (!fill_tensor(*out++, item.toTensor())) {
-          if (travel == Travel::kIndexList && item.toTensor().device().is_cpu()) return false;
+      arg.tensors = fill_items<TpuTensor>(items, frame, [&](TpuTensor& out, const c10::IValue& item) {
+        if (item.isNone() || !item.toTensor().defined()) return fill_absent(out);
+        if (travel == Travel::kIndexList && item.toTensor().device().is_cpu())
+          on_device = false;
+        else if (!fill_tensor(out, item.toTensor()))
           raise_device_mismatch(item.toTensor());
-        } else if (travel == Travel::kIndexList && (out[-1].flags & TPU_T_HOST)) {
-          return false;
-        }
-      }
-      return true;
-    }
-    case Travel::kScalarList: {
-      TpuScalar* out = frame.take<TpuScalar>(items.size());
+      });
+      return on_device;
+    case Travel::kScalarList:
       arg.kind = TPU_A_SCALAR_LIST;
-      arg.scalars = out;
-      for (const c10::IValue& item : items) fill_scalar(*out++, item);
+      arg.scalars = fill_items<TpuScalar>(items, frame, fill_scalar);
       return true;
-    }
-    case Travel::kDoubleList: {
-      double* out = frame.take<double>(items.size());
+    case Travel::kDoubleList:
       arg.kind = TPU_A_DOUBLE_LIST;
-      arg.doubles = out;
-      for (const c10::IValue& item : items) *out++ = double_of(item);
+      arg.doubles = fill_items<double>(items, frame, [](double& out, const auto& item) { out = double_of(item); });
       return true;
-    }
-    default: {
-      int64_t* out = frame.take<int64_t>(items.size());
+    default:
       arg.kind = TPU_A_INT_LIST;
-      arg.ints = out;
-      for (const c10::IValue& item : items) *out++ = int_of(item);
+      arg.ints = fill_items<int64_t>(items, frame, [](int64_t& out, const auto& item) { out = int_of(item); });
       return true;
-    }
   }
 }
 
@@ -212,5 +191,4 @@ void check_written(const Form& form, const c10::IValue* values) {
       raise_device_mismatch(values[k].toTensor());
   }
 }
-
 }  // namespace tpu

@@ -12,7 +12,6 @@
 #include "Values.h"
 
 namespace tpu {
-
 // Memory for one call's arguments: inline for ordinary calls, heap blocks for long lists. Pointers stay valid.
 class Frame {
  public:
@@ -86,5 +85,4 @@ void bring_indices(const Form& form, c10::IValue* values);
 
 // Raises when an argument that the form writes is not on the device.
 void check_written(const Form& form, const c10::IValue* values);
-
 }  // namespace tpu

@@ -8,7 +8,6 @@
 
 namespace tpu {
 namespace {
-
 namespace autocast = at::autocast;
 
 enum class Policy { kLower, kFloat, kFloatUnlessAsked, kPromote };
@@ -60,7 +59,6 @@ class Kernel final : public c10::OperatorKernel {
   Policy policy_;
   int dtype_argument_ = -1;
 };
-
 torch::Library& library() {
   static torch::Library aten(torch::Library::IMPL, "aten", c10::DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
   return aten;
@@ -69,7 +67,7 @@ torch::Library& library() {
 void add(Policy policy, const char* name, const char* overload = "") {
   auto op = c10::Dispatcher::singleton().findSchema({std::string("aten::") + name, overload});
   if (!op.has_value()) return;
-  const std::string local = *overload == 0 ? std::string(name) : std::string(name) + "." + overload;
+  const std::string local = std::string(name) + (*overload == 0 ? "" : ".") + overload;
   library().impl(local.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(policy, *op)));
 }
 
@@ -88,7 +86,6 @@ at::Tensor refused(const at::Tensor&, const at::Tensor&, const std::optional<at:
   TORCH_CHECK(false, "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n",
               "Use binary_cross_entropy_with_logits or BCEWithLogitsLoss, which merge the sigmoid into the loss.");
 }
-
 }  // namespace
 
 void register_autocast() {
@@ -112,5 +109,4 @@ void register_autocast() {
   m.impl("binary_cross_entropy", TORCH_FN(refused));
   autocast::set_autocast_dtype(kDevice, at::kBFloat16);
 }
-
 }  // namespace tpu

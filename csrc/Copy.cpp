@@ -12,7 +12,6 @@
 
 namespace tpu {
 namespace {
-
 constexpr int64_t kSparseBytes = 256 * 1024;  // a view wider than this and 4 times its own bytes is packed first
 
 // Elements from the view's first to its last.
@@ -76,7 +75,6 @@ void on_device(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   stack.emplace_back(non_blocking);
   call_form(*form, &stack);
 }
-
 }  // namespace
 
 at::Tensor host_image(const at::Tensor& tensor) {
@@ -140,5 +138,4 @@ at::Scalar local_scalar(const at::Tensor& self) {
   download(self, self.element_size(), one.mutable_data_ptr());
   return at::_local_scalar_dense(one);
 }
-
 }  // namespace tpu

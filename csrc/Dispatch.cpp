@@ -4,11 +4,9 @@
 #include "Arguments.h"
 #include "Fallback.h"
 #include "Generator.h"
-#include "Meta.h"
 
 namespace tpu {
 namespace {
-
 at::Tensor wrap(const TpuOut& out) {
   if (out.absent) return {};
   auto storage =
@@ -67,7 +65,6 @@ int32_t call_random(const Form& form, c10::IValue* values, TpuArg* args, Frame& 
   if (status == TPU_OK) generator->set_offset(generator->get_offset() + result->rng_increment);
   return status;
 }
-
 }  // namespace
 
 void call_form(const Form& form, torch::jit::Stack* stack) {
@@ -99,5 +96,4 @@ void call_form(const Form& form, torch::jit::Stack* stack) {
   }
   TORCH_INTERNAL_ASSERT(false, form.name, ": the core asks for the same Meta outcome again and again");
 }
-
 }  // namespace tpu

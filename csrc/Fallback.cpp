@@ -15,11 +15,9 @@
 #include "Copy.h"
 #include "Generator.h"
 #include "Registration.h"
-#include "Structural.h"
 
 namespace tpu {
 namespace {
-
 std::mutex g_mutex;
 std::unordered_map<std::string, uint64_t> g_counts;
 
@@ -118,7 +116,6 @@ void write_back(const c10::IValue& real, const c10::IValue& host) {
 void fallback_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   fall_back(op, stack, "the tpu core has no lowering for it");
 }
-
 }  // namespace
 
 FallbackMode fallback_mode() {
@@ -201,5 +198,4 @@ void register_fallback() {
       to_cpu(name);
   }
 }
-
 }  // namespace tpu

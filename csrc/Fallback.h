@@ -8,7 +8,6 @@
 #include <vector>
 
 namespace tpu {
-
 enum class FallbackMode { kWarn, kSilent, kError };  // TORCH_TPU_FALLBACK: unset, silent, error
 FallbackMode fallback_mode();
 
@@ -18,5 +17,4 @@ void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack, const ch
 // Calls per op name so far.
 std::vector<std::pair<std::string, uint64_t>> fallback_counts();
 void reset_fallback_counts();
-
 }  // namespace tpu

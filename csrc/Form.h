@@ -10,7 +10,6 @@
 #include "capi.h"
 
 namespace tpu {
-
 // How an argument travels, decided once from its schema type.
 enum class Travel : uint8_t {
   kTensor,
@@ -54,6 +53,12 @@ const Form* find_form(const std::string& name);
 // Runs the form on the arguments on top of the stack and leaves its returns there.
 void call_form(const Form& form, torch::jit::Stack* stack);
 
+// Runs the form on Meta tensors for the arguments on top of the stack and tells the core the outcome. TPU_OK: call
+// again (a user's out= may have been resized). TPU_FALLBACK: the core cannot lower it. kDoneOnCpu: the CPU did it, its
+// returns are on the stack. Throws PyTorch's own exception for a wrong call.
+constexpr int32_t kDoneOnCpu = 100;
+int32_t define_by_meta(const Form& form, torch::jit::Stack* stack, const TpuArg* args);
+
 // The written argument that a return is, by the names in the schema's alias annotations; -1 if it is a new value.
 int32_t written_argument(const c10::FunctionSchema& schema, const c10::Argument& ret);
 
@@ -61,5 +66,4 @@ std::vector<std::string> form_names();
 // Names of the table that this torch cannot serve, and schemas that differ from the dispatcher's.
 const std::vector<std::string>& unmatched_ops();
 const std::vector<std::string>& schema_mismatches();
-
 }  // namespace tpu

@@ -16,7 +16,6 @@
 
 namespace tpu {
 namespace {
-
 using c10::Argument;
 using c10::FunctionSchema;
 using c10::OperatorHandle;
@@ -193,7 +192,6 @@ void add_op(uint32_t op_id) {
   }
   if (found == 0) g_unmatched.push_back(full + ": " + why);
 }
-
 }  // namespace
 
 int32_t written_argument(const FunctionSchema& schema, const Argument& ret) {
@@ -217,7 +215,6 @@ std::vector<std::string> form_names() {
 }
 
 const std::vector<std::string>& unmatched_ops() { return g_unmatched; }
-
 const std::vector<std::string>& schema_mismatches() { return g_mismatches; }
 
 void register_forms() {
@@ -233,5 +230,4 @@ void register_forms() {
     }
   }
 }
-
 }  // namespace tpu

@@ -7,7 +7,6 @@
 #include <cstring>
 
 namespace tpu {
-
 namespace {
 constexpr size_t kStateBytes = 16;  // seed, then offset, each a little-endian u64
 }
@@ -15,19 +14,6 @@ constexpr size_t kStateBytes = 16;  // seed, then offset, each a little-endian u
 Generator::Generator()
     : c10::GeneratorImpl(tpu::device(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
       state_(std::make_shared<State>()) {}
-
-c10::DeviceType Generator::device_type() { return kDevice; }
-
-void Generator::set_current_seed(uint64_t seed) {
-  state_->seed = seed;
-  state_->offset = 0;
-}
-
-void Generator::set_offset(uint64_t offset) { state_->offset = offset; }
-
-uint64_t Generator::get_offset() const { return state_->offset; }
-
-uint64_t Generator::current_seed() const { return state_->seed; }
 
 uint64_t Generator::seed() {
   set_current_seed(c10::detail::getNonDeterministicRandom());
@@ -82,5 +68,4 @@ Generator* generator_or_default(const std::optional<at::Generator>& given) {
               chosen.device().type(), "'");
   return static_cast<Generator*>(chosen.unsafeGetGeneratorImpl());
 }
-
 }  // namespace tpu

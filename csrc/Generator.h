@@ -8,21 +8,19 @@
 #include "Runtime.h"
 
 namespace tpu {
-
 class Generator final : public c10::GeneratorImpl {
  public:
   Generator();
 
-  void set_current_seed(uint64_t seed) override;
-  void set_offset(uint64_t offset) override;
-  uint64_t get_offset() const override;
-  uint64_t current_seed() const override;
+  void set_current_seed(uint64_t seed) override { *state_ = {seed, 0}; }
+  void set_offset(uint64_t offset) override { state_->offset = offset; }
+  uint64_t get_offset() const override { return state_->offset; }
+  uint64_t current_seed() const override { return state_->seed; }
   uint64_t seed() override;
   void set_state(const c10::TensorImpl& state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
   void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& other) override;
   c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override;
-  static c10::DeviceType device_type();
 
  private:
   Generator* clone_impl() const override;
@@ -38,5 +36,4 @@ class Generator final : public c10::GeneratorImpl {
 const at::Generator& default_generator();
 // The generator an op draws from: the one given, else the default. Raises for a generator of another device.
 Generator* generator_or_default(const std::optional<at::Generator>& given);
-
 }  // namespace tpu

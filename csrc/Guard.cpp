@@ -10,7 +10,6 @@
 
 namespace tpu {
 namespace {
-
 thread_local c10::StreamId t_stream = 0;
 std::atomic<c10::StreamId> g_next_stream{1};
 
@@ -55,7 +54,6 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     check_index(index);
     synchronize();
   }
-  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
 
   void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {
     ensure_started();
@@ -80,9 +78,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (event != nullptr) tpu_event_free(static_cast<TpuEvent*>(event));
   }
 };
-
 }  // namespace
 
 void register_guard() { static c10::impl::DeviceGuardImplRegistrar registrar(kDevice, new Guard()); }
-
 }  // namespace tpu

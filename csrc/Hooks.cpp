@@ -6,7 +6,6 @@
 
 namespace tpu {
 namespace {
-
 // What PyTorch's device-neutral code asks. Nothing here starts the device except what needs it to answer.
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
@@ -42,9 +41,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     resize_storage(storage, nbytes);
   }
 };
-
 }  // namespace
 
 void register_hooks() { at::RegisterPrivateUse1HooksInterface(new Hooks()); }
-
 }  // namespace tpu

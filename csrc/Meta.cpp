@@ -1,16 +1,14 @@
-#include "Meta.h"
-
+// Shapes, dtypes, strides and errors of a call, from PyTorch's own Meta kernels.
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/Exceptions.h>
 
 #include "Arguments.h"
+#include "Copy.h"
 #include "Fallback.h"
-#include "Structural.h"
 
 namespace tpu {
 namespace {
-
 constexpr size_t kSmallInputs = 1 << 20;  // up to here a failed Meta run is repeated on the CPU, for the CPU's words
 
 class MetaArguments {
@@ -103,7 +101,6 @@ bool resize_outs(const Form& form, const c10::IValue* real, const c10::SmallVect
     });
   return resized;
 }
-
 }  // namespace
 
 int32_t define_by_meta(const Form& form, torch::jit::Stack* stack, const TpuArg* args) {
@@ -137,5 +134,4 @@ int32_t define_by_meta(const Form& form, torch::jit::Stack* stack, const TpuArg*
   if (status == TPU_ERROR) raise_last_error();
   return status;
 }
-
 }  // namespace tpu

@@ -17,7 +17,6 @@ namespace py = pybind11;
 
 namespace tpu {
 namespace {
-
 py::dict memory_stats() {
   TpuMemoryStats m{};
   if (g_started.load()) tpu_memory_stats(&m);
@@ -95,9 +94,6 @@ void bind(py::module_& m) {
   def(m, "clear_plan_cache", [] { tpu_clear_plan_cache(); });
 
   def(m, "memory_stats", [] { return memory_stats(); });
-  def(m, "reset_peak_memory_stats", [] { tpu_memory_reset_peak(); });
-  def(m, "reset_accumulated_memory_stats", [] { tpu_memory_reset_accumulated(); });
-  def(m, "empty_cache", [] { tpu_empty_cache(); });
 
   def(m, "default_generator", [] { return default_generator_object(); });
 
@@ -109,7 +105,6 @@ void bind(py::module_& m) {
   m.attr("built_for") = TORCH_VERSION;
   def(m, "_python_site", [] { return python_site(); });
 }
-
 }  // namespace
 }  // namespace tpu
 

@@ -3,12 +3,10 @@
 #pragma once
 
 namespace tpu {
-
 void register_guard();
 void register_hooks();
 void register_structural();  // allocations, views, copies
 void register_forms();       // the op table and all that follows from it
 void register_fallback();    // everything else, on the CPU
 void register_autocast();
-
 }  // namespace tpu

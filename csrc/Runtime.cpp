@@ -10,11 +10,9 @@
 namespace py = pybind11;
 
 namespace tpu {
-
 std::atomic<bool> g_started{false};
 
 namespace {
-
 std::atomic<bool> g_available{true};
 std::string g_torch_dir = "/torch/";
 std::string g_own_dir = "/torch_tpu/";
@@ -77,7 +75,6 @@ struct Starting {
   Starting() { t_starting = true; }
   ~Starting() { t_starting = false; }
 };
-
 }  // namespace
 
 void check_index(c10::DeviceIndex index) {
@@ -152,7 +149,6 @@ std::string python_site() {
 }
 
 void set_available(bool available) { g_available.store(available); }
-
 bool is_available() { return g_available.load(); }
 
 void sync_matmul_precision() {
@@ -165,5 +161,4 @@ void sync_matmul_precision() {
   }
   if (known.load(std::memory_order_relaxed) != now && known.exchange(now) != now) tpu_set_matmul_precision(now);
 }
-
 }  // namespace tpu

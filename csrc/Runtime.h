@@ -10,7 +10,6 @@
 #include "capi.h"
 
 namespace tpu {
-
 constexpr c10::DeviceType kDevice = c10::DeviceType::PrivateUse1;
 inline c10::Device device() { return c10::Device(kDevice, 0); }
 // Accepts no index, -1 and 0; raises what PyTorch raises for an ordinal that does not exist.
@@ -45,5 +44,4 @@ bool is_available();
 
 // The core mirrors torch.get_float32_matmul_precision(). About 70 ns, so only ops that may contract call it.
 void sync_matmul_precision();
-
 }  // namespace tpu

@@ -1,7 +1,5 @@
 // What every PrivateUse1 backend must bring itself: allocation, storage, the views that PyTorch does not compose,
 // copies.
-#include "Structural.h"
-
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_efficientzerotensor_native.h>
 #include <ATen/ops/_native_batch_norm_legit.h>
@@ -21,7 +19,6 @@
 
 namespace tpu {
 namespace {
-
 using at::IntArrayRef;
 using at::Tensor;
 using std::optional;
@@ -116,11 +113,6 @@ Tensor copy_from(const Tensor& self, const Tensor& target, bool non_blocking) {
   return copy_(to, self, non_blocking);
 }
 
-Tensor copy_from_and_resize(const Tensor& self, const Tensor& target) {
-  if (target.sizes() != self.sizes()) target.resize_(self.sizes());
-  return copy_from(self, target, false);
-}
-
 void record_stream(Tensor&, c10::Stream) {}  // one queue keeps order: memory is never reused too early
 
 bool equal(const Tensor& self, const Tensor& other) {
@@ -140,7 +132,6 @@ std::tuple<Tensor, Tensor, Tensor> native_batch_norm(const Tensor& input, const 
   }
   return at::_native_batch_norm_legit(input, weight, bias, training, momentum, eps);
 }
-
 }  // namespace
 
 bool take_geometry(const Tensor& out, const Tensor& twin) {
@@ -169,11 +160,9 @@ void register_structural() {
   m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
   m.impl("copy_", TORCH_FN(copy_));
   m.impl("_copy_from", TORCH_FN(copy_from));
-  m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar));
   m.impl("record_stream", TORCH_FN(record_stream));
   m.impl("equal", TORCH_FN(equal));
   m.impl("native_batch_norm", TORCH_FN(native_batch_norm));
 }
-
 }  // namespace tpu

@@ -6,7 +6,6 @@
 #include <ATen/core/jit_type.h>
 
 namespace tpu {
-
 inline bool holds_tensors(const c10::IValue& value) {
   if (!value.isList()) return false;
   c10::TypePtr item = value.toList().elementType();
@@ -39,5 +38,4 @@ void each_tensor(const c10::IValue& value, F f) {
   if (value.isTensor() || value.isNone() || holds_tensors(value))
     each_pair(value, value, [&](const at::Tensor& tensor, const at::Tensor&) { f(tensor); });
 }
-
 }  // namespace tpu
