@@ -104,7 +104,10 @@ std::string add_form(uint32_t op_id, size_t n_outputs, bool updates, const Opera
     if (form->travel.back() == Travel::kUnknown)
       return "argument " + argument.name() + " has a type that does not cross";
     if (form->travel.back() == Travel::kGenerator) form->generator_arg = static_cast<int32_t>(k);
-    if (is_written(argument)) form->written.push_back(static_cast<int32_t>(k));
+    if (!is_written(argument)) continue;
+    // The core has no notion yet of results written into the elements of a list.
+    if (form->travel.back() != Travel::kTensor) return name + " writes into the list " + argument.name();
+    form->written.push_back(static_cast<int32_t>(k));
   }
   for (const Argument& ret : schema.returns()) {
     form->returns.push_back(written_argument(schema, ret));
@@ -160,15 +163,11 @@ void add_op(uint32_t op_id) {
   }
   const std::string& base = declared->name();
   const size_t n_outputs = declared->returns().size();
-  size_t found = 0;
-  bool updates = false;
+  bool updates = false, found = false;
   std::string why = "this torch has no such operator";
   const auto try_form = [&](const OperatorHandle& op) {
     const std::string reason = add_form(op_id, n_outputs, updates, op);
-    if (reason.empty())
-      ++found;
-    else
-      why = reason;
+    reason.empty() ? void(found = true) : void(why = reason);
   };
 
   if (auto functional = c10::Dispatcher::singleton().findSchema(declared->operator_name())) {
@@ -190,7 +189,7 @@ void add_op(uint32_t op_id) {
       if (any(schema, is_written) && same_arguments(*declared, schema)) try_form(op);
     }
   }
-  if (found == 0) g_unmatched.push_back(full + ": " + why);
+  if (!found) g_unmatched.push_back(full + ": " + why);
 }
 }  // namespace
 
