@@ -9,8 +9,6 @@
 #include <map>
 #include <mutex>
 
-// Weak: a core without it only loses the pickling of bare storages.
-extern "C" __attribute__((weak)) TpuStorage* tpu_storage_find(const void* address);
 
 namespace tpu {
 namespace {
@@ -130,7 +128,7 @@ void free_storage(void* context) {
 }
 
 TpuStorage* cell_at(const c10::DataPtr& data) {
-  TpuStorage* found = g_started.load() && tpu_storage_find ? tpu_storage_find(data.get()) : nullptr;
+  TpuStorage* found = g_started.load() ? tpu_storage_find(data.get()) : nullptr;
   TORCH_CHECK(found != nullptr, "This tpu tensor has no storage of the tpu device (made from foreign memory?).");
   return found;
 }

@@ -105,8 +105,6 @@ std::string add_form(uint32_t op_id, size_t n_outputs, bool updates, const Opera
       return "argument " + argument.name() + " has a type that does not cross";
     if (form->travel.back() == Travel::kGenerator) form->generator_arg = static_cast<int32_t>(k);
     if (!is_written(argument)) continue;
-    // The core has no notion yet of results written into the elements of a list.
-    if (form->travel.back() != Travel::kTensor) return name + " writes into the list " + argument.name();
     form->written.push_back(static_cast<int32_t>(k));
   }
   for (const Argument& ret : schema.returns()) {

@@ -3,6 +3,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/Exceptions.h>
 
+#include <algorithm>
+
 #include "Arguments.h"
 #include "Copy.h"
 #include "Fallback.h"
@@ -111,7 +113,10 @@ int32_t define_by_meta(const Form& form, torch::jit::Stack* stack, const TpuArg*
   torch::jit::Stack results(meta.begin(), meta.end());
 
   bool missing = false;
-  if (std::exception_ptr failure = run(form.op, results, missing)) {
+  std::exception_ptr failure = run(form.op, results, missing);
+  // Without a Meta kernel an op that only writes arguments still has known results: those arguments as they are.
+  const bool only_writes = std::all_of(form.writes.begin(), form.writes.end(), [](int32_t k) { return k >= 0; });
+  if (failure && !(missing && only_writes && !form.is_out)) {
     if (!missing && (twins.bytes() > kSmallInputs || fallback_mode() == FallbackMode::kError))
       std::rethrow_exception(failure);
     fall_back(form.op, stack, missing ? "PyTorch has no Meta kernel for it" : "its Meta kernel refuses the arguments");

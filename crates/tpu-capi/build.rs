@@ -43,17 +43,17 @@ fn find_torch() -> Torch {
     let shown = python.display();
     let out = match Command::new(&python).args(["-c", PROBE]).output() {
         Ok(out) if out.status.success() => out,
-        Ok(_) => fail(&format!("{shown} has no torch: install torch there, or point PYO3_PYTHON at a Python that has it")),
+        Ok(_) => {
+            fail(&format!("{shown} has no torch: install torch there, or point PYO3_PYTHON at a Python that has it"))
+        }
         Err(error) => fail(&format!("cannot run {shown} ({error}): point PYO3_PYTHON at a Python that has torch")),
     };
     let text = String::from_utf8_lossy(&out.stdout);
     let mut lines = text.lines().map(str::trim);
     match (lines.next(), lines.next(), lines.next()) {
-        (Some(root), Some(version), Some(python_include)) => Torch {
-            root: root.into(),
-            version: version.into(),
-            python_include: python_include.into(),
-        },
+        (Some(root), Some(version), Some(python_include)) => {
+            Torch { root: root.into(), version: version.into(), python_include: python_include.into() }
+        }
         _ => fail(&format!("{shown} did not say where torch is")),
     }
 }

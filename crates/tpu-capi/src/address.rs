@@ -1,11 +1,16 @@
 //! Unique addresses for storages, in one reserved range that nothing can read or write: a stray host access faults
 //! instead of lying. Power-of-two classes with free lists: constant time, and an address is never shared by two live storages.
 
+use rustc_hash::FxHashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 const SMALLEST: u32 = 8; // 256 bytes: torch expects generous alignment
 
+/// A live storage, as a number: only handed back, never followed here.
+type Cell = usize;
+
 struct Range {
+    live: FxHashMap<usize, Cell>,
     base: usize,
     end: usize,
     next: usize,
@@ -24,7 +29,13 @@ fn range() -> Option<&'static Mutex<Range>> {
                 let p = unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_NONE, flags, -1, 0) };
                 (p != libc::MAP_FAILED).then(|| {
                     let base = p as usize;
-                    Mutex::new(Range { base, end: base + size, next: base, free: std::array::from_fn(|_| vec![]) })
+                    Mutex::new(Range {
+                        live: FxHashMap::default(),
+                        base,
+                        end: base + size,
+                        next: base,
+                        free: std::array::from_fn(|_| vec![]),
+                    })
                 })
             })
         })
@@ -60,6 +71,19 @@ pub fn give(address: usize, nbytes: u64) {
     if let Some(r) = range() {
         let mut r = r.lock().unwrap_or_else(PoisonError::into_inner);
         debug_assert!(address >= r.base && address < r.end);
+        r.live.remove(&address);
         r.free[class(nbytes) as usize].push(address);
     }
+}
+
+/// Says whose address it is.
+pub fn own(address: usize, cell: Cell) {
+    if let Some(r) = range() {
+        r.lock().unwrap_or_else(PoisonError::into_inner).live.insert(address, cell);
+    }
+}
+
+/// Whose address it is.
+pub fn owner(address: usize) -> Option<Cell> {
+    range()?.lock().unwrap_or_else(PoisonError::into_inner).live.get(&address).copied()
 }

@@ -27,7 +27,9 @@ pub fn boxed(inner: Storage) -> Result<*mut TpuStorage, Fault> {
     let address = address::take(inner.nbytes).ok_or_else(|| {
         Fault::new(ErrorKind::OutOfMemory, format!("no address space for a storage of {} bytes", inner.nbytes))
     })?;
-    Ok(Box::into_raw(Box::new(TpuStorage { inner, address })))
+    let cell = Box::into_raw(Box::new(TpuStorage { inner, address }));
+    address::own(address, cell as usize);
+    Ok(cell)
 }
 
 fn hand_over(s: Result<Storage, Fault>, at: *mut *mut c_void) -> *mut TpuStorage {
@@ -115,6 +117,12 @@ pub unsafe extern "C" fn tpu_upload(dst: *const TpuTensor, src: *const c_void, n
         });
         r.map_or_else(|f| fail(&f), |()| OK)
     })
+}
+
+/// The live storage at exactly this address, or null.
+#[unsafe(no_mangle)]
+pub extern "C" fn tpu_storage_find(at: *const c_void) -> *mut TpuStorage {
+    guard(std::ptr::null_mut(), || address::owner(at as usize).unwrap_or(0) as *mut TpuStorage)
 }
 
 pub fn timeout(ms: i32) -> Option<Duration> {

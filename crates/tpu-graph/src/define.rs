@@ -2,7 +2,7 @@
 
 use crate::geometry::{Base, Dims, View, base_for};
 use crate::lower::lower_node_alone;
-use crate::sig::{ArgSpec, CallArg, Form, OutSpec, Sig, Target, TensorArg, TensorSpec, Way};
+use crate::sig::{ArgSpec, CallArg, Form, OutSpec, Place, Sig, Target, TensorArg, TensorSpec, Way};
 use crate::value::hash_base;
 use std::sync::Arc;
 use tpu_aten::{Settings, Sig as AtenSig, SigArg};
@@ -49,18 +49,29 @@ pub fn define<P>(
     };
     let declared = form.writes.len() - form.entry.def.updates.len();
     let results = form.entry.schema.results.unwrap_or(metas.len());
+    let mut metas = metas.iter();
     for k in 0..results {
-        let write = if k < declared { form.writes[k] } else { None };
-        sig.outs.push(out_spec(&sig.args, metas.get(k).and_then(Option::as_ref), write));
+        let arg = if k < declared { form.writes[k] } else { None };
+        // a result written into a list is one result an element
+        let elems = match arg.map(|i| &sig.args[i]) {
+            Some(ArgSpec::List(l)) => (0..l.len()).map(Some).collect(),
+            _ => vec![None],
+        };
+        for elem in elems {
+            let write = arg.map(|arg| Place { arg, elem });
+            let out = out_spec(&sig.args, metas.next().and_then(Option::as_ref), write);
+            sig.outs.push(out);
+        }
     }
     for write in &form.writes[declared..] {
-        let meta = write.and_then(|i| match &sig.args[i] {
-            ArgSpec::Tensor(t) => {
-                Some(MetaOut { dtype: t.view.dtype, sizes: t.view.sizes.clone(), strides: t.view.strides.clone() })
-            }
-            _ => None,
+        let write = write.map(|arg| Place { arg, elem: None });
+        let meta = write.and_then(|w| w.spec(&sig.args)).map(|t| MetaOut {
+            dtype: t.view.dtype,
+            sizes: t.view.sizes.clone(),
+            strides: t.view.strides.clone(),
         });
-        sig.outs.push(out_spec(&sig.args, meta.as_ref(), *write));
+        let out = out_spec(&sig.args, meta.as_ref(), write);
+        sig.outs.push(out);
     }
     if form.entry.def.random {
         let n: i64 = sig.outs.iter().map(|o| o.sizes.iter().product::<i64>()).max().unwrap_or(0);
@@ -142,7 +153,7 @@ impl Specs {
     }
 }
 
-fn out_spec(args: &[ArgSpec], meta: Option<&MetaOut>, write: Option<usize>) -> OutSpec {
+fn out_spec(args: &[ArgSpec], meta: Option<&MetaOut>, write: Option<Place>) -> OutSpec {
     let absent = |base: Base| OutSpec {
         dtype: DType::F32,
         sizes: Dims::new(),
@@ -153,15 +164,15 @@ fn out_spec(args: &[ArgSpec], meta: Option<&MetaOut>, write: Option<usize>) -> O
         target: Target::Absent,
     };
     let Some(m) = meta else { return absent(Base::new(DType::F32, [].as_slice())) };
-    match write.map(|i| (i, &args[i])) {
-        Some((i, ArgSpec::Tensor(t))) => OutSpec {
+    match write.map(|w| (w, w.spec(args))) {
+        Some((w, Some(t))) => OutSpec {
             dtype: t.view.dtype,
             sizes: t.view.sizes.clone(),
             strides: t.view.strides.clone(),
             base_hash: hash_base(&t.base),
             base: t.base.clone(),
             nbytes: t.base.nbytes() as u64,
-            target: Target::Write(i),
+            target: Target::Write(w),
         },
         Some(_) => absent(Base::new(DType::F32, [].as_slice())),
         None => {

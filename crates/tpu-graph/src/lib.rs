@@ -18,7 +18,7 @@ pub use define::{MetaOut, define};
 pub use lower::{Param, Program, lower};
 pub use segment::{Cut, Node, Operand, Segment};
 pub use sig::{
-    ArgSpec, CallArg, Form, HostValue, HostValues, Operands, OutSpec, ScalarRule, Seen, Sig, Target, TensorArg,
+    ArgSpec, CallArg, Form, HostValue, HostValues, Operands, OutSpec, Place, ScalarRule, Seen, Sig, Target, TensorArg,
     TensorSpec, Way, see,
 };
-pub use value::{Place, Storage, Value, hash_base};
+pub use value::{Storage, Value, hash_base};

@@ -191,8 +191,8 @@ impl<'b> Lowering<'b, '_> {
                     let view = View::new(out.dtype, out.sizes.clone(), out.strides.clone(), 0);
                     self.write(&out.base, &view, v, |l| l.b.zeros(out.base.dtype, &out.base.dims))
                 }
-                (Target::Write(i), Some(v)) => match &sig.args[i] {
-                    ArgSpec::Tensor(t) => {
+                (Target::Write(w), Some(v)) => match w.spec(&sig.args) {
+                    Some(t) => {
                         let v = if t.conj { v.conj() } else { v };
                         let v = if t.neg { v.neg() } else { v };
                         // two results into one storage: the later goes on from the earlier
@@ -200,7 +200,7 @@ impl<'b> Lowering<'b, '_> {
                         let earlier = earlier.and_then(|j| stored[j]);
                         self.write(&t.base, &t.view, v, |l| earlier.unwrap_or_else(|| l.base(node, t)))
                     }
-                    _ => None,
+                    None => None,
                 },
             });
         }
@@ -289,8 +289,8 @@ impl<'b> Lowering<'b, '_> {
 }
 
 fn same_storage(sig: &Sig, result: usize, t: &TensorSpec) -> bool {
-    let Target::Write(i) = sig.outs[result].target else { return false };
-    matches!(&sig.args[i], ArgSpec::Tensor(u) if u.operand.is_some() && u.operand == t.operand)
+    let Target::Write(w) = sig.outs[result].target else { return false };
+    w.spec(&sig.args).is_some_and(|u| u.operand.is_some() && u.operand == t.operand)
 }
 
 fn logical(o: &OutSpec) -> Type {
@@ -311,8 +311,8 @@ fn aliases(
         let root = loop {
             let node = nodes[n as usize];
             let out = &node.sig.outs[k as usize];
-            let Target::Write(i) = out.target else { break None };
-            let ArgSpec::Tensor(t) = &node.sig.args[i] else { break None };
+            let Target::Write(w) = out.target else { break None };
+            let Some(t) = w.spec(&node.sig.args) else { break None };
             match t.operand.and_then(|o| node.operands.get(o)) {
                 Some(&Operand::Input(i)) => break Some(i),
                 Some(&Operand::Node(m, l)) => (n, k) = (m, l),

@@ -2,7 +2,7 @@
 
 use crate::key::fold;
 use crate::sig::{HostValues, Operands, Sig, Target};
-use crate::value::{Place, Value};
+use crate::value::{Standing, Value};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -79,11 +79,11 @@ impl<P> Segment<P> {
             .into_iter()
             .map(|v| {
                 let o = match v.place() {
-                    Place::Node(n, k) => Operand::Node(n, k),
-                    Place::Input(i) => Operand::Input(i),
-                    Place::Outside => {
+                    Standing::Node(n, k) => Operand::Node(n, k),
+                    Standing::Input(i) => Operand::Input(i),
+                    Standing::Outside => {
                         let i = self.inputs.len() as u32;
-                        v.set_place(Place::Input(i));
+                        v.set_place(Standing::Input(i));
                         self.inputs.push(v);
                         Operand::Input(i)
                     }
@@ -102,7 +102,7 @@ impl<P> Segment<P> {
             .map(|(k, o)| {
                 (o.target != Target::Absent).then(|| {
                     let v = make(k);
-                    v.set_place(Place::Node(n, k as u32));
+                    v.set_place(Standing::Node(n, k as u32));
                     v
                 })
             })
@@ -122,7 +122,7 @@ impl<P> Segment<P> {
             for (k, slot) in node.outs.iter_mut().enumerate() {
                 let Some(v) = slot else { continue };
                 if Arc::strong_count(v) > 1 {
-                    v.set_place(Place::Outside);
+                    v.set_place(Standing::Outside);
                     live.push((n as u32, k as u32));
                     words.push((n as u64) << 32 | k as u64);
                 } else {
@@ -130,7 +130,7 @@ impl<P> Segment<P> {
                 }
             }
         }
-        inputs.iter().for_each(|v| v.set_place(Place::Outside));
+        inputs.iter().for_each(|v| v.set_place(Standing::Outside));
         let key = fold(std::mem::take(&mut self.hash), &words);
         Cut { key, inputs, nodes, live }
     }

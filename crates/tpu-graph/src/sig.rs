@@ -171,13 +171,45 @@ pub enum ArgSpec {
     Const(SigArg),
 }
 
+/// A tensor among the arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Position of the argument.
+    pub arg: usize,
+    /// Element of a list argument.
+    pub elem: Option<usize>,
+}
+
+impl Place {
+    /// The storage there.
+    pub fn storage<'a, P>(self, args: &[CallArg<'a, P>]) -> Option<&'a Storage<P>> {
+        match (args.get(self.arg)?, self.elem) {
+            (CallArg::Tensor(t), None) => t.storage,
+            (CallArg::Tensors(l), Some(i)) => l.get(i)?.as_ref()?.storage,
+            _ => None,
+        }
+    }
+
+    /// The tensor's description.
+    pub fn spec(self, args: &[ArgSpec]) -> Option<&TensorSpec> {
+        match (args.get(self.arg)?, self.elem) {
+            (ArgSpec::Tensor(t), None) => Some(t),
+            (ArgSpec::List(l), Some(i)) => match l.get(i)? {
+                ArgSpec::Tensor(t) => Some(t),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
 /// Where a result goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A new storage.
     Fresh,
-    /// Written into the tensor of argument i.
-    Write(usize),
+    /// Written into the tensor of an argument.
+    Write(Place),
     /// Not wanted.
     Absent,
 }

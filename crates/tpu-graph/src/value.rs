@@ -10,7 +10,7 @@ pub struct Value<P> {
     pub base: Base,
     /// Identifies `base` in signatures.
     pub base_hash: u64,
-    /// Where the open segment knows it from (see [`Place`]).
+    /// Where the open segment knows it from (see [`Standing`]).
     place: AtomicU64,
     /// What the runtime keeps with it.
     pub payload: P,
@@ -18,7 +18,7 @@ pub struct Value<P> {
 
 /// Where a value stands relative to the open segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Standing {
     /// The segment has not met it.
     Outside,
     /// Input `i` of the segment.
@@ -39,26 +39,26 @@ impl<P> Value<P> {
         Arc::new(Value { base, base_hash, place: AtomicU64::new(0), payload })
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> Standing {
         match self.place.load(Ordering::Relaxed) {
-            0 => Place::Outside,
-            p if p >> 63 == 1 => Place::Input(p as u32),
-            p => Place::Node((p >> 24) as u32, (p & 0xff_ffff) as u32 - 1),
+            0 => Standing::Outside,
+            p if p >> 63 == 1 => Standing::Input(p as u32),
+            p => Standing::Node((p >> 24) as u32, (p & 0xff_ffff) as u32 - 1),
         }
     }
 
-    pub(crate) fn set_place(&self, place: Place) {
+    pub(crate) fn set_place(&self, place: Standing) {
         let p = match place {
-            Place::Outside => 0,
-            Place::Input(i) => 1 << 63 | i as u64,
-            Place::Node(n, k) => (n as u64) << 24 | (k as u64 + 1),
+            Standing::Outside => 0,
+            Standing::Input(i) => 1 << 63 | i as u64,
+            Standing::Node(n, k) => (n as u64) << 24 | (k as u64 + 1),
         };
         self.place.store(p, Ordering::Relaxed);
     }
 
     /// Whether it is the result of a node not yet cut.
     pub fn is_deferred(&self) -> bool {
-        matches!(self.place(), Place::Node(..))
+        matches!(self.place(), Standing::Node(..))
     }
 }
 

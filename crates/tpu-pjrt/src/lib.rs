@@ -23,7 +23,7 @@ mod topology;
 mod transfer;
 mod value;
 
-pub use buffer::{Buffer, HostSemantics};
+pub use buffer::{Buffer, HostMemory, HostSemantics};
 pub use client::Client;
 pub use device::{Device, DeviceDescription, Memory, MemoryStats};
 pub use element::ElementType;

@@ -86,6 +86,8 @@ impl CompileOptions {
             // Each plugin knows some of these names and refuses the others.
             "cpu" => Self::new()
                 .prefer("xla_cpu_use_fusion_emitters", false)
+                // the default drops a NaN on the right of maximum and minimum
+                .prefer("xla_cpu_enable_fast_min_max", false)
                 .prefer("xla_cpu_use_new_xtile_lowering", true)
                 .prefer("xla_disable_hlo_passes", "fusion-wrapper"),
             _ => Self::new(),

@@ -14,18 +14,19 @@ use tpu_pjrt::{Client, CompileOptions, LoadedExecutable};
 struct Task {
     plan: Arc<Plan>,
     text: String,
-    options: Arc<Vec<u8>>,
 }
 
 /// Compiles in the background, as many programs at once as there are cores.
 pub(crate) struct Compiler {
     queue: Sender<Task>,
     shared: Arc<Shared>,
-    options: Arc<Vec<u8>>,
 }
 
 struct Shared {
     client: Client,
+    options: CompileOptions,
+    /// `options` as part of a disk key.
+    encoded: Vec<u8>,
     disk: Option<DiskCache>,
     progress: Arc<Progress>,
     compiled: AtomicU64,
@@ -34,25 +35,15 @@ struct Shared {
     stop: AtomicBool,
 }
 
-/// Options for the programs of a device kind (measured: docs/decisions/compile-options.md).
-fn options_for(kind: &str) -> CompileOptions {
-    let o = CompileOptions::new();
-    match kind {
-        "cpu" => o.with("xla_cpu_use_fusion_emitters", false),
-        _ => o,
-    }
-}
-
 impl Compiler {
-    pub(crate) fn start(
-        client: Client,
-        kind: &str,
-        disk: Option<DiskCache>,
-        progress: Arc<Progress>,
-    ) -> std::io::Result<Compiler> {
+    pub(crate) fn start(client: Client, disk: Option<DiskCache>, progress: Arc<Progress>) -> std::io::Result<Compiler> {
         let (queue, tasks) = unbounded::<Task>();
+        // measured: docs/decisions/compile-options.md
+        let options = CompileOptions::for_platform(client.platform_name());
         let shared = Arc::new(Shared {
             client,
+            encoded: options.encode(),
+            options,
             disk,
             progress,
             compiled: AtomicU64::new(0),
@@ -65,13 +56,12 @@ impl Compiler {
             let (shared, tasks) = (shared.clone(), tasks.clone());
             std::thread::Builder::new().name(format!("tpu-compile-{i}")).spawn(move || shared.work(&tasks))?;
         }
-        let options = Arc::new(options_for(kind).encode());
-        Ok(Compiler { queue, shared, options })
+        Ok(Compiler { queue, shared })
     }
 
     /// Has `text` compiled into `plan`.
     pub(crate) fn submit(&self, plan: Arc<Plan>, text: String) {
-        drop(self.queue.send(Task { plan, text, options: self.options.clone() }));
+        drop(self.queue.send(Task { plan, text }));
     }
 
     /// Programs compiled by this process (disk hits not counted).
@@ -114,7 +104,7 @@ impl Shared {
     }
 
     fn make(&self, task: &Task) -> Result<LoadedExecutable, Fault> {
-        let key = self.disk.as_ref().map(|d| (d, d.key(&task.text, &task.options)));
+        let key = self.disk.as_ref().map(|d| (d, d.key(&task.text, &self.encoded)));
         if let Some((disk, key)) = &key
             && let Some(bytes) = disk.get(key)
         {
@@ -125,7 +115,7 @@ impl Shared {
             }
         }
         let begin = Instant::now();
-        let exe = self.client.compile_encoded(task.text.as_bytes(), &task.options).map_err(|e| {
+        let exe = self.client.compile(&task.text, &self.options).map_err(|e| {
             let f = Fault::from(e);
             Fault { message: format!("the program did not compile: {}", f.message), ..f }
         })?;

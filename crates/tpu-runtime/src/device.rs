@@ -125,7 +125,7 @@ impl Device {
             _ => None,
         };
         let threads = |e: std::io::Error| Fault::new(ErrorKind::Device, format!("cannot start a thread: {e}"));
-        let compiler = Compiler::start(client.clone(), &config.kind, disk, progress.clone()).map_err(threads)?;
+        let compiler = Compiler::start(client.clone(), disk, progress.clone()).map_err(threads)?;
         let executor = Executor::start(client.clone(), device.clone(), progress.clone()).map_err(threads)?;
         Ok(Device {
             client,
@@ -173,10 +173,8 @@ impl Device {
         for (o, v) in sig.outs.iter().zip(&node.outs) {
             storages.push(match (o.target, v) {
                 (Target::Fresh, Some(v)) => Some(Storage::holding(o.nbytes, v.clone())),
-                (Target::Write(i), Some(v)) => {
-                    if let Some(CallArg::Tensor(t)) = args.get(i)
-                        && let Some(s) = t.storage
-                    {
+                (Target::Write(w), Some(v)) => {
+                    if let Some(s) = w.storage(args) {
                         s.set(Some(v.clone()));
                     }
                     None
@@ -209,10 +207,7 @@ impl Device {
     ) -> Result<(), Arc<Fault>> {
         for (o, s) in sig.outs.iter().zip(storages) {
             let target = match o.target {
-                Target::Write(i) => match args.get(i) {
-                    Some(CallArg::Tensor(t)) => t.storage,
-                    _ => None,
-                },
+                Target::Write(w) => w.storage(args),
                 _ => s.as_ref(),
             };
             if let Some(s) = target {
@@ -308,6 +303,8 @@ impl Device {
 
     /// Waits until everything recorded has run; whether it did in time.
     pub fn synchronize(&self, timeout: Option<Duration>) -> bool {
+        // a query still has to reach the executor
+        let timeout = timeout.map(|t| t.max(Duration::from_micros(500)));
         let mark = self.mark();
         self.wait_mark(&mark, timeout)
     }

@@ -9,6 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tpu_base::ErrorKind;
 use tpu_graph::geometry::{Base, View, base_for, is_whole};
+use tpu_pjrt::HostMemory;
+
+/// From this many bytes on, an upload copies once itself and gives the copy away: plugins copy large arrays slowly.
+const ADOPT: usize = 1 << 14;
 
 impl Device {
     /// Whether the tensor covers its storage densely: uploads then come in the order of its strides.
@@ -75,7 +79,13 @@ impl Device {
         }
         storage.set(None); // what it held may go before the new comes
         self.make_room(bytes.len() as u64)?;
-        let buffer = self.client.buffer_from_host(bytes, element_type(base.dtype), &base.dims, &self.device)?;
+        let element = element_type(base.dtype);
+        let buffer = if bytes.len() < ADOPT {
+            self.client.buffer_from_host(bytes, element, &base.dims, &self.device)?
+        } else {
+            let memory = HostMemory::copy_of(bytes)?;
+            self.client.buffer_adopting(memory, element, &base.dims, &self.device)?
+        };
         let slot = Slot::pending(bytes.len() as u64, &self.memory);
         slot.fill(Ok(buffer));
         storage.set(Some(Value::new(base, slot)));
