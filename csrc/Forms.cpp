@@ -44,11 +44,18 @@ bool any(const FunctionSchema& schema, bool (*is)(const Argument&)) {
   return std::any_of(schema.arguments().begin(), schema.arguments().end(), is);
 }
 
-// The same arguments but for the form's outs, which come last.
+// What says how a new tensor is made; an out= form has none of it.
+bool is_factory(const Argument& a) {
+  return a.name() == "dtype" || a.name() == "layout" || a.name() == "device" || a.name() == "pin_memory";
+}
+
+// The same arguments but for the form's outs, which come last, and the functional's factory arguments.
 bool same_arguments(const FunctionSchema& functional, const FunctionSchema& form) {
-  const auto& a = functional.arguments();
+  auto a = functional.arguments();
   const auto& b = form.arguments();
   const size_t outs = std::count_if(b.begin(), b.end(), is_out);
+  if (outs > 0)
+    while (!a.empty() && a.size() + outs > b.size() && is_factory(a.back())) a.pop_back();
   return a.size() + outs == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](const auto& x, const auto& y) {
            return x.name() == y.name() && *x.real_type() == *y.real_type() && !is_out(y);
          });
@@ -178,7 +185,7 @@ void add_op(uint32_t op_id) {
   std::vector<std::string> names{base, base + "_"};
   static const std::string suffix = "_functional";
   if (base.size() > suffix.size() && base.compare(base.size() - suffix.size(), suffix.size(), suffix) == 0)
-    names.push_back(base.substr(0, base.size() - suffix.size()));
+    names.push_back(base.substr(0, base.size() - suffix.size()) + "_");
   for (const std::string& name : names) {
     const auto group = overloads().find(name);
     if (group == overloads().end()) continue;

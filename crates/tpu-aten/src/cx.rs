@@ -98,8 +98,8 @@ impl<'b> Cx<'b> {
 
     /// The raw argument called `name`.
     pub fn arg(&self, name: &str) -> &Arg<'b> {
-        match self.schema.index(name).and_then(|i| self.args.get(i)) {
-            Some(a) => a,
+        match self.schema.index(name) {
+            Some(i) => self.at(i), // a form may leave out trailing arguments
             None => {
                 self.b.fail("lowering", format!("{} has no argument {name}", self.schema.name));
                 &Arg::None

@@ -167,7 +167,7 @@ impl<'b> Lowering<'b, '_> {
             .args
             .iter()
             .enumerate()
-            .filter(|(i, a)| *i < schema.args.len() || matches!(a, ArgSpec::Rng { .. }))
+            .filter(|(i, a)| *i < sig.form.gap.unwrap_or(schema.args.len()) || matches!(a, ArgSpec::Rng { .. }))
             .map(|(_, a)| self.arg(node, a))
             .collect();
         let results = sig.outs.len() - sig.form.entry.def.updates.len();

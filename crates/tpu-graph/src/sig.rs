@@ -97,6 +97,8 @@ pub struct Form {
     pub writes: Vec<Option<usize>>,
     /// For each argument.
     pub rules: Vec<ScalarRule>,
+    /// Where this form leaves out the schema's factory arguments (`dtype` and what follows): an `out=` form of `arange`.
+    pub gap: Option<usize>,
 }
 
 impl Form {
@@ -117,7 +119,9 @@ impl Form {
                 _ => ScalarRule::Const,
             })
             .collect();
-        Some(Form { op, entry, name, writes, rules })
+        let factory = |w: &usize| schema.args.get(*w).is_some_and(|a| a.name == "dtype");
+        let gap = writes.iter().flatten().copied().find(factory);
+        Some(Form { op, entry, name, writes, rules, gap })
     }
 
     pub(crate) fn is_operand(&self, position: usize, value: Scalar) -> bool {
