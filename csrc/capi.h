@@ -36,7 +36,6 @@ enum TpuErrorKind {
 const char* tpu_last_error(int32_t* kind);
 
 // ------------------------------------------------------------------ arguments
-
 // dtype codes are c10::ScalarType's numeric values.
 enum TpuScalarTag { TPU_S_BOOL = 0, TPU_S_INT = 1, TPU_S_DOUBLE = 2, TPU_S_COMPLEX = 3 };
 typedef struct TpuScalar {
@@ -95,7 +94,6 @@ typedef struct TpuArg {
 } TpuArg;
 
 // ------------------------------------------------------------------ the op table
-
 uint32_t tpu_op_count(void);
 const char* tpu_op_schema(uint32_t op);   // "add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", static
 uint32_t tpu_op_is_random(uint32_t op);   // 1: consumes generator state
@@ -105,7 +103,6 @@ uint32_t tpu_op_is_random(uint32_t op);   // 1: consumes generator state
 uint32_t tpu_register_form(uint32_t op, const char* full_name, const int32_t* writes, uint32_t n_writes);
 
 // ------------------------------------------------------------------ one call
-
 typedef struct TpuOut {
   TpuStorage* storage;  // a new reference the caller owns; null when this output is written into an argument
   void* address;        // unique and unreadable
@@ -137,7 +134,6 @@ void tpu_hold(void);
 void tpu_release(void);
 
 // ------------------------------------------------------------------ storages and transfers
-
 // A cell of `nbytes` without contents (reads give zeros). Null on failure (memory limit, address space, dead device).
 TpuStorage* tpu_storage_new(uint64_t nbytes, void** address);
 void tpu_storage_free(TpuStorage* storage);
@@ -160,10 +156,8 @@ int32_t tpu_wait(TpuStorage* storage, int32_t timeout_ms);
 int32_t tpu_download(TpuStorage* storage, uint64_t offset, uint64_t nbytes, void* dst);
 
 // ------------------------------------------------------------------ device
-
 // Starts the client. Called once, lazily, by the shim with the GIL released. `config` is JSON:
-// {"plugin": path, "kind": "cpu"|"tpu"|"gpu", "cache_dir": str|null, "cache_bytes": int, "memory_limit": int|null,
-//  "options": {name: value}, "platform_version_tag": str}
+// {"plugin": path, "kind": "cpu"|"tpu"|"gpu", "cache_dir": str|null, "cache_bytes": int, "memory_limit": int|null, "options": {name: value}}
 int32_t tpu_start(const char* config, size_t n);
 int32_t tpu_is_started(void);
 // After fork in the child: every call but frees fails with a text that says what to do; frees do nothing.
@@ -188,7 +182,6 @@ void tpu_memory_stats(TpuMemoryStats* out);
 void tpu_memory_reset_peak(void);
 void tpu_memory_reset_accumulated(void);
 void tpu_empty_cache(void);
-
 enum TpuEagerMode { TPU_MODE_STRICT = 0, TPU_MODE_FUSED = 1, TPU_MODE_DEBUG = 2 };
 void tpu_set_eager_mode(int32_t mode);
 int32_t tpu_get_eager_mode(void);
@@ -201,9 +194,7 @@ const char* tpu_info(const char* topic);
 uint64_t tpu_compile_count(void);
 void tpu_clear_plan_cache(void);
 
-// ------------------------------------------------------------------ implemented by the shim, called by the core
-
-// C++ side of the extension module: PyInit in Rust calls this to build the module object (GIL held).
+// Implemented by the shim: PyInit in Rust calls it to build the module object (GIL held).
 void* tpu_shim_init_module(void);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 """Reads the example calls of the op table (crates/tpu-aten/README.md) into torch arguments.
 
 An example is positional by schema order or `name=value`. Tensors get values from a seed made of the example's own text,
-so that a failure repeats. Beside the README's tensor suffixes: `!` cycles through the dtype's awkward values (NaN, ±inf,
-±0, halves, extremes), `h` makes a 0-d tensor that stays on the host.
+so that a failure repeats. Beside the README's tensor suffixes: `!` cycles through the dtype's awkward values (NaN,
+±inf, ±0, halves, extremes), `h` makes a 0-d tensor that stays on the host.
 """
 
 from __future__ import annotations

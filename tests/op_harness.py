@@ -3,8 +3,8 @@
     python tests/op_harness.py [REGEX] [--text] [--refused]
 
 Builds nothing: `cargo build -p tpu-aten --example lower` first, or let it (it calls cargo, which honours
-CARGO_TARGET_DIR). Programs run on the CPU PJRT plugin (or the one $PJRT_PLUGIN names) in a child process, so that an abort costs one
-example.
+CARGO_TARGET_DIR). Programs run on the CPU PJRT plugin (or the one $PJRT_PLUGIN names) in a child process, so that an
+abort costs one example.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 HERE = Path(__file__).resolve().parent
 # Sums in another order: the error grows with the length, not with the op.
-MATMUL_LIKE = re.compile(r"mm|matmul|bmm|dot|conv|linear|attention|addmv|\bmv|addr|ger|baddbmm|cdist|einsum|outer|rnn|lstm|gru")
+MATMUL_LIKE = re.compile(
+    r"mm|matmul|bmm|dot|conv|linear|attention|addmv|\bmv|addr|ger|baddbmm|cdist|einsum|outer|rnn|lstm|gru"
+)
 SLACK = 8
 
 
@@ -36,7 +38,7 @@ def device_main() -> None:
     import pypjrt
 
     class Options(pypjrt.CompileOptions):
-        """By default XLA's CPU backend drops NaN from maximum and minimum; without fusion emitters it compiles faster."""
+        """XLA's CPU drops NaN from maximum and minimum unless told; without fusion emitters it compiles faster."""
 
         def encode(self, abi) -> bytes:
             out = super().encode(abi)
@@ -59,7 +61,9 @@ def device_main() -> None:
             try:
                 exe = client.compile(text, options=Options())
                 # an empty array still needs an address
-                buffers = [client.buffer_from_host(bytearray(data or b"\0"), code, dims, device) for code, dims, data in inputs]
+                buffers = [
+                    client.buffer_from_host(bytearray(data or b"\0"), code, dims, device) for code, dims, data in inputs
+                ]
                 reply = []
                 for out in exe(*buffers):
                     room = bytearray(max(out.nbytes, 1))
@@ -131,9 +135,8 @@ class Lower:
 
 class Harness:
     def __init__(self):
-        import torch
-
         import op_examples
+        import torch
 
         self.torch, self.examples = torch, op_examples
         torch.set_num_threads(1)
@@ -146,7 +149,8 @@ class Harness:
         self.scalar_types = dict(zip(
             [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32,
              torch.float64], range(8))) | {torch.complex64: 9, torch.complex128: 10, torch.bool: 11, torch.bfloat16: 15,
-             torch.float8_e5m2: 23, torch.float8_e4m3fn: 24, torch.uint16: 27, torch.uint32: 28, torch.uint64: 29}  # fmt: skip
+             torch.float8_e5m2: 23, torch.float8_e4m3fn: 24, torch.uint16: 27, torch.uint32: 28,
+             torch.uint64: 29}  # fmt: skip
         binary = lower_binary()
         self.table = json.loads(subprocess.run([binary, "--list"], capture_output=True, check=True).stdout)
         self.lower, self.device = Lower(binary), Device()
@@ -188,7 +192,8 @@ class Harness:
         """`f` over the tensors of an argument list."""
         torch, host = self.torch, self.examples.OnHost
         return [
-            f(v) if isinstance(v, (torch.Tensor, host)) else self.tree(f, v) if isinstance(v, list) else v for v in values
+            f(v) if isinstance(v, (torch.Tensor, host)) else self.tree(f, v) if isinstance(v, list) else v
+            for v in values
         ]
 
     def call(self, op, inplace: bool, args: list, device: str):
@@ -204,7 +209,9 @@ class Harness:
             if isinstance(args[k], (bool, int, float, complex)) and str(a.type) in ("Tensor", "Optional[Tensor]"):
                 args[k] = torch.tensor(args[k])  # few ops take a number where the schema says Tensor
         positional = [v for v, a in zip(args, arguments) if not a.kwarg_only]
-        keyword = {a.name: v for v, a in zip(args, arguments) if a.kwarg_only and not (v is None and a.has_default_value())}
+        keyword = {
+            a.name: v for v, a in zip(args, arguments) if a.kwarg_only and not (v is None and a.has_default_value())
+        }
         if device == "meta" and "device" in [a.name for a in arguments]:
             keyword["device"] = "meta"
         torch.manual_seed(0)
@@ -349,7 +356,10 @@ def main() -> int:
     h.device.close()
     for name, example, why in failures:
         print(f"{name:32} {example:44} {why}")
-    print(f"{ops} ops, {counts['ok']} ok, {counts['refused']} refused, {counts['FAIL']} failed, {time.time() - started:.0f} s")
+    print(
+        f"{ops} ops, {counts['ok']} ok, {counts['refused']} refused, {counts['FAIL']} failed, "
+        f"{time.time() - started:.0f} s"
+    )
     return 1 if counts["FAIL"] else 0
 
 

@@ -51,9 +51,10 @@ pub unsafe fn tensor_arg(t: &TpuTensor) -> Option<TensorArg<'_, Slot>> {
 /// # Safety
 /// `args` describes `n` valid arguments that stay as they are for `'a`.
 pub unsafe fn args<'a>(args: *const TpuArg, n: u32) -> Option<Args<'a>> {
-    // SAFETY: the caller's promise, here and in each arm below, where `kind` says which member is set.
+    // SAFETY: the caller's promise.
     let list = unsafe { slice(args, n as usize) };
     list.iter()
+        // SAFETY: the caller's promise in each arm, where `kind` says which member is set.
         .map(|a| unsafe {
             let n = a.n as usize;
             Some(match a.kind {

@@ -1,8 +1,8 @@
 """Writes the struct layouts that pypjrt generated from the PJRT headers, one struct a line.
 
-    python crates/tpu-pjrt-sys/tests/dump_layouts.py > crates/tpu-pjrt-sys/tests/layouts.txt
+python crates/tpu-pjrt-sys/tests/dump_layouts.py > crates/tpu-pjrt-sys/tests/layouts.txt
 
-    <struct> <sizeof> <struct_size or -> <field>:<offset>:<size> ...
+<struct> <sizeof> <struct_size or -> <field>:<offset>:<size> ...
 """
 
 import ctypes
