@@ -170,7 +170,7 @@ mod tests {
             assert_eq!(f16_bits(x), bits, "{x}");
         }
         assert_eq!(bf16_bits(1.0), 0x3f80);
-        assert_eq!(bf16_bits(1.00390625), 0x3f80);
-        assert_eq!(bf16_bits(1.01171875), 0x3f82);
+        assert_eq!(bf16_bits(1.0 + 1.0 / 256.0), 0x3f80);
+        assert_eq!(bf16_bits(1.0 + 3.0 / 256.0), 0x3f82);
     }
 }
