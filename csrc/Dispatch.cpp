@@ -80,6 +80,7 @@ void call_form(const Form& form, torch::jit::Stack* stack) {
     }
     if (!form.written.empty()) check_written(form, values);
     ensure_started();
+    sync_default_dtype();
     if (C10_UNLIKELY(form.may_contract)) sync_matmul_precision();
     result.more = nullptr;
     result.rng_increment = 0;

@@ -1,4 +1,4 @@
-// Shapes, dtypes, strides and errors of a call, from PyTorch's own Meta kernels.
+// Shapes, dtypes, strides and errors of a call, from PyTorch's own shape rules: structured ones directly, others on Meta.
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/Exceptions.h>
@@ -8,23 +8,22 @@
 #include "Arguments.h"
 #include "Copy.h"
 #include "Fallback.h"
+#include "Shadow.h"
 
 namespace tpu {
 namespace {
 constexpr size_t kSmallInputs = 1 << 20;  // up to here a failed Meta run is repeated on the CPU, for the CPU's words
 
-class MetaArguments {
+class Twins {
  public:
+  explicit Twins(c10::DeviceType where) : where_(where) {}
+
   at::Tensor tensor(const at::Tensor& real) {
     if (!real.defined() || real.device().type() != kDevice) return real;
     const c10::TensorImpl* key = real.unsafeGetTensorImpl();
     for (const auto& [seen, made] : made_)
       if (seen == key) return made;
-    auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), real.storage().nbytes(),
-                                                         c10::DataPtr(nullptr, c10::Device(c10::DeviceType::Meta)),
-                                                         c10::GetAllocator(c10::DeviceType::Meta), true);
-    at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::Meta), real.dtype());
+    at::Tensor made = make_twin(where_, real.storage().nbytes(), real.dtype());
     c10::TensorImpl* impl = made.unsafeGetTensorImpl();
     impl->set_storage_offset(real.storage_offset());
     impl->set_sizes_and_strides(real.sizes(), real.strides());
@@ -45,6 +44,7 @@ class MetaArguments {
   size_t bytes() const { return bytes_; }
 
  private:
+  c10::DeviceType where_;
   c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 8> made_;
   size_t bytes_ = 0;
 };
@@ -58,13 +58,13 @@ struct PlainPython {
   ~PlainPython() { at::impl::PythonTorchFunctionTLS::set_disabled_state(before); }
 };
 
-// Runs the Meta kernel. Null: fine. Else the exception; `missing` tells "there is no kernel" from "the call is wrong".
-std::exception_ptr run(const c10::OperatorHandle& op, torch::jit::Stack& stack, bool& missing) {
+// Runs the shape rule. Null: fine. Else the exception; `missing` tells "there is none" from "the call is wrong".
+std::exception_ptr run(const c10::OperatorHandle& op, c10::DispatchKey key, torch::jit::Stack& stack, bool& missing) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   PlainPython plain;
   missing = false;
   try {
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+    op.redispatchBoxed(c10::DispatchKeySet(key), &stack);
   } catch (const c10::NotImplementedError&) {
     missing = true;
     return std::current_exception();
@@ -107,17 +107,25 @@ bool resize_outs(const Form& form, const c10::IValue* real, const c10::SmallVect
 
 int32_t define_by_meta(const Form& form, torch::jit::Stack* stack, const TpuArg* args) {
   const c10::IValue* values = stack->data() + (stack->size() - form.n_args);
-  MetaArguments twins;
+  const bool structured = form.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
   c10::SmallVector<c10::IValue, 8> meta;
-  for (uint32_t k = 0; k < form.n_args; ++k) meta.push_back(twins.value(values[k], form.travel[k]));
-  torch::jit::Stack results(meta.begin(), meta.end());
-
-  bool missing = false;
-  std::exception_ptr failure = run(form.op, results, missing);
+  torch::jit::Stack results;
+  size_t bytes = 0;
+  bool missing = true;
+  std::exception_ptr failure;
+  for (const bool shadow : {true, false}) {
+    if (!missing || (shadow && !structured)) continue;
+    Twins twins(shadow ? kShadow : c10::DeviceType::Meta);
+    meta.clear();
+    for (uint32_t k = 0; k < form.n_args; ++k) meta.push_back(twins.value(values[k], form.travel[k]));
+    results.assign(meta.begin(), meta.end());
+    failure = run(form.op, shadow ? c10::DispatchKey::IPU : c10::DispatchKey::Meta, results, missing);
+    bytes = twins.bytes();
+  }
   // Without a Meta kernel an op that only writes arguments still has known results: those arguments as they are.
   const bool only_writes = std::all_of(form.writes.begin(), form.writes.end(), [](int32_t k) { return k >= 0; });
   if (failure && !(missing && only_writes && !form.is_out)) {
-    if (!missing && (twins.bytes() > kSmallInputs || fallback_mode() == FallbackMode::kError))
+    if (!missing && (bytes > kSmallInputs || fallback_mode() == FallbackMode::kError))
       std::rethrow_exception(failure);
     fall_back(form.op, stack, missing ? "PyTorch has no Meta kernel for it" : "its Meta kernel refuses the arguments");
     return kDoneOnCpu;

@@ -61,6 +61,7 @@ void register_everything() {
   register_guard();
   register_hooks();
   register_structural();
+  register_shadow();
   register_forms();
   register_fallback();
   register_autocast();

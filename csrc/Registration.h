@@ -8,5 +8,6 @@ void register_hooks();
 void register_structural();  // allocations, views, copies
 void register_forms();       // the op table and all that follows from it
 void register_fallback();    // everything else, on the CPU
+void register_shadow();      // shape rules
 void register_autocast();
 }  // namespace tpu

@@ -151,6 +151,13 @@ std::string python_site() {
 void set_available(bool available) { g_available.store(available); }
 bool is_available() { return g_available.load(); }
 
+void sync_default_dtype() {
+  static std::atomic<uint8_t> known{static_cast<uint8_t>(c10::ScalarType::Float)};
+  const auto now = static_cast<uint8_t>(c10::get_default_dtype_as_scalartype());
+  if (C10_UNLIKELY(known.load(std::memory_order_relaxed) != now) && known.exchange(now) != now)
+    tpu_set_default_dtype(now);
+}
+
 void sync_matmul_precision() {
   static std::atomic<int> known{-1};
   int now = 0;

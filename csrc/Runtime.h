@@ -42,6 +42,8 @@ void set_library_dirs(std::string torch_dir, std::string own_dir);
 void set_available(bool available);
 bool is_available();
 
+// The core mirrors torch.get_default_dtype().
+void sync_default_dtype();
 // The core mirrors torch.get_float32_matmul_precision(). About 70 ns, so only ops that may contract call it.
 void sync_matmul_precision();
 }  // namespace tpu

@@ -76,7 +76,10 @@ fn main() {
     let here = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default());
     let workspace = here.join("../..").canonicalize().unwrap_or(here);
     let csrc = workspace.join("csrc");
+    // the C ABI belongs to this crate
+    let abi = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
     println!("cargo::rerun-if-changed={}", csrc.display());
+    println!("cargo::rerun-if-changed={}", abi.display());
     let torch = find_torch();
     let include = torch.root.join("include");
 
@@ -87,6 +90,7 @@ fn main() {
         .debug(false)
         .pic(true)
         .files(sources(&csrc))
+        .include(&abi)
         .flag("-fvisibility=hidden")
         .flag("-fvisibility-inlines-hidden")
         .flag(format!("-ffile-prefix-map={}/=", workspace.display()))

@@ -152,6 +152,8 @@ def memory_limit() -> int | None:
 
 def config_json() -> str:
     """What the core's start takes. Called once, by the extension, when the first tensor needs a device."""
+    import torch
+
     plugin = find()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # XLA would print how its client was configured
     cap = cache_bytes()
@@ -161,6 +163,7 @@ def config_json() -> str:
             "kind": plugin.kind,
             "cache_dir": str(cache_dir()) if cap else None,
             "cache_bytes": cap,
+            "torch": torch.__version__,
             "memory_limit": memory_limit(),
             # One process drives one device.
             "options": {"cpu_device_count": 1} if plugin.kind == "cpu" else {},

@@ -54,10 +54,18 @@ pub trait HostParams<'b> {
 }
 
 /// Settings that change what is lowered; part of a plan's key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     /// `torch.set_float32_matmul_precision`.
     pub precision: Precision,
+    /// `torch.get_default_dtype()`: what a Python float brings to an integer tensor.
+    pub default_dtype: DType,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { precision: Precision::default(), default_dtype: DType::F32 }
+    }
 }
 
 /// A condition the device tests while the plan runs; when it does not hold, the plan's results are poisoned.
@@ -309,14 +317,15 @@ impl<'b> Cx<'b> {
         for (k, slot) in [dim, zero, wrapped].into_iter().enumerate() {
             let Some(mut d) = slot else { continue };
             result = Some(match result {
-                None if k == 2 && d == DType::F64 => DType::F32,
+                None if k == 2 && d == DType::F64 => self.settings.default_dtype,
                 None => d,
                 Some(r) if d.category() > r.category() => {
                     if k == 2 {
                         // a Python number brings the default dtype of its category
                         d = match d.category() {
-                            Category::Float => DType::F32,
-                            Category::Complex => r.complex(),
+                            Category::Float => self.settings.default_dtype,
+                            Category::Complex if r.category() == Category::Float => r.complex(),
+                            Category::Complex => self.settings.default_dtype.complex(),
                             _ => d,
                         };
                     }

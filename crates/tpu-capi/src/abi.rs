@@ -1,4 +1,4 @@
-//! `csrc/capi.h` in Rust: layouts and codes.
+//! `include/capi.h` in Rust: layouts and codes.
 
 use std::ffi::c_void;
 use tpu_base::{DType, ErrorKind, Scalar};

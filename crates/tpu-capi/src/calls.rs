@@ -37,7 +37,7 @@ pub unsafe extern "C" fn tpu_call(id: u32, arguments: *const TpuArg, n: u32, res
             say(ErrorKind::Unsupported, NO_DTYPE);
             return FALLBACK;
         };
-        match d.call(id, &form, &args) {
+        match d.call(&form, &args) {
             Ok(Outcome::NeedMeta) => NEED_META,
             Ok(Outcome::Fallback(why)) => {
                 say(ErrorKind::Unsupported, &why);
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn tpu_define(
             // SAFETY: the caller's promise.
             unsafe { CStr::from_ptr(site) }.to_string_lossy().into_owned()
         };
-        d.define(id, &form, &args, &metas, &site);
+        d.define(&form, &args, &metas, &site);
         OK
     })
 }

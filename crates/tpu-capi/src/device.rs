@@ -5,9 +5,9 @@ use crate::args::slice;
 use crate::guard::{fail, guard, hand_out};
 use crate::storage::timeout;
 use std::ffi::{CStr, c_char};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use tpu_base::ErrorKind;
+use tpu_base::{DType, ErrorKind};
 use tpu_hlo::Precision;
 use tpu_runtime::{Config, Device, Fault, Mark, Mode};
 
@@ -17,6 +17,7 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 static STOPPED: AtomicBool = AtomicBool::new(false);
 static MODE: AtomicI32 = AtomicI32::new(0);
 static PRECISION: AtomicI32 = AtomicI32::new(0);
+static DEFAULT_DTYPE: AtomicU8 = AtomicU8::new(DType::F32 as u8);
 
 /// The started device.
 pub fn device() -> Result<&'static Device, Fault> {
@@ -73,6 +74,9 @@ pub unsafe extern "C" fn tpu_start(config: *const c_char, n: usize) -> i32 {
             Ok(d) => {
                 d.set_mode(mode(MODE.load(SeqCst)));
                 d.set_precision(precision(PRECISION.load(SeqCst)));
+                if let Some(dtype) = DType::from_code(DEFAULT_DTYPE.load(SeqCst)) {
+                    d.set_default_dtype(dtype);
+                }
                 drop(DEVICE.set(d));
                 OK
             }
@@ -204,7 +208,9 @@ pub extern "C" fn tpu_memory_reset_accumulated() {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn tpu_empty_cache() {
-    // buffers go back to the plugin as soon as nobody holds them: there is nothing to empty
+    if let Some(d) = DEVICE.get() {
+        d.empty_cache();
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -227,6 +233,14 @@ pub extern "C" fn tpu_set_matmul_precision(code: i32) {
     PRECISION.store(code, SeqCst);
     if let Ok(d) = device() {
         d.set_precision(precision(code));
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn tpu_set_default_dtype(code: u8) {
+    DEFAULT_DTYPE.store(code, SeqCst);
+    if let (Ok(d), Some(dtype)) = (device(), DType::from_code(code)) {
+        d.set_default_dtype(dtype);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The only `extern "C"`: opaque handles, error codes, no unwinding. Declared for the shim in `csrc/capi.h`.
+//! The only `extern "C"`: opaque handles, error codes, no unwinding. Declared for the shim in `include/capi.h`.
 //!
 //! Nothing is decided here: arguments are checked, turned into the runtime's borrowed types, and results back.
 

@@ -12,10 +12,10 @@ pub fn form(id: u32) -> Option<Arc<Form>> {
     FORMS.read().unwrap_or_else(PoisonError::into_inner).get(id as usize).cloned()
 }
 
-/// Id and form of the first form called `name`.
-pub fn form_named(name: &str) -> Option<(u32, Arc<Form>)> {
+/// The form called `name`.
+pub fn form_named(name: &str) -> Option<Arc<Form>> {
     let forms = FORMS.read().unwrap_or_else(PoisonError::into_inner);
-    forms.iter().position(|f| f.name == name).map(|i| (i as u32, forms[i].clone()))
+    forms.iter().find(|f| f.name == name).cloned()
 }
 
 #[unsafe(no_mangle)]

@@ -110,7 +110,7 @@ pub unsafe extern "C" fn tpu_upload(dst: *const TpuTensor, src: *const c_void, n
         let r = device().and_then(|d| match t {
             Some(t) if Device::is_whole(&t) => d.upload(&t, bytes),
             Some(t) => match crate::ops::form_named("aten::copy_") {
-                Some((id, form)) => d.upload_part((id, &form), &t, bytes).map_err(|f| (*f).clone()),
+                Some(form) => d.upload_part(&form, &t, bytes).map_err(|f| (*f).clone()),
                 None => Err(Fault::new(ErrorKind::Bug, "copy_ is not registered")),
             },
             None => Err(Fault::new(ErrorKind::Bug, "upload to nothing")),

@@ -11,9 +11,10 @@ pub(crate) struct KeyWriter {
 }
 
 impl KeyWriter {
-    pub(crate) fn new(form: u32, settings: Settings) -> KeyWriter {
+    pub(crate) fn new(form: u64, settings: Settings) -> KeyWriter {
         let mut w = KeyWriter { bytes: SmallVec::new() };
-        w.raw((form as u64) << 8 | settings.precision as u64);
+        w.raw(form);
+        w.raw((settings.default_dtype as u64) << 8 | settings.precision as u64);
         w
     }
 

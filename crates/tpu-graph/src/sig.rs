@@ -93,6 +93,8 @@ pub struct Form {
     pub entry: &'static Entry,
     /// Full name, for messages.
     pub name: String,
+    /// Identifies the form in signatures, the same in every process.
+    pub key: u64,
     /// For each result (then each update): the argument it is written into.
     pub writes: Vec<Option<usize>>,
     /// For each argument.
@@ -121,7 +123,8 @@ impl Form {
             .collect();
         let factory = |w: &usize| schema.args.get(*w).is_some_and(|a| a.name == "dtype");
         let gap = writes.iter().flatten().copied().find(factory);
-        Some(Form { op, entry, name, writes, rules, gap })
+        let key = xxhash_rust::xxh3::xxh3_64(name.as_bytes());
+        Some(Form { op, entry, name, key, writes, rules, gap })
     }
 
     pub(crate) fn is_operand(&self, position: usize, value: Scalar) -> bool {
@@ -282,8 +285,8 @@ pub struct Seen<P> {
 }
 
 /// Reads a call once: identity, operands, host values.
-pub fn see<P>(form_id: u32, form: &Form, settings: Settings, args: &[CallArg<'_, P>]) -> Seen<P> {
-    let mut w = KeyWriter::new(form_id, settings);
+pub fn see<P>(form: &Form, settings: Settings, args: &[CallArg<'_, P>]) -> Seen<P> {
+    let mut w = KeyWriter::new(form.key, settings);
     let mut seen = Seen { id: 0, operands: SmallVec::new(), hosts: SmallVec::new() };
     for (i, a) in args.iter().enumerate() {
         match a {

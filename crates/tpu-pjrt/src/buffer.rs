@@ -1,6 +1,5 @@
 //! Buffers: arrays on a device.
 
-use std::alloc::Layout;
 use std::fmt;
 use std::ptr::{NonNull, null};
 
@@ -14,6 +13,7 @@ use crate::device::{Device, Memory};
 use crate::element::ElementType;
 use crate::error::{Error, Result};
 use crate::event::Event;
+use crate::host::HostMemory;
 
 /// An array on a device. It may still be in the making: reads and executions wait for it.
 /// Dropping it gives the memory back once the device no longer needs it.
@@ -41,40 +41,6 @@ pub enum HostSemantics {
     MutableZeroCopy,
 }
 
-/// Host memory of our own, aligned so that a plugin on the same memory can use it in place.
-pub struct HostMemory {
-    start: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: an owned allocation.
-unsafe impl Send for HostMemory {}
-
-impl HostMemory {
-    /// What XLA's CPU plugins ask for before they use memory in place.
-    const ALIGNMENT: usize = 64;
-
-    /// A copy of `bytes`, which are not none.
-    pub fn copy_of(bytes: &[u8]) -> Result<HostMemory> {
-        let layout = Layout::from_size_align(bytes.len().max(1), Self::ALIGNMENT)
-            .map_err(|e| Error::argument(format!("{} bytes: {e}", bytes.len())))?;
-        // SAFETY: the size is not zero; the copy stays inside both.
-        unsafe {
-            let start = NonNull::new(std::alloc::alloc(layout))
-                .ok_or_else(|| Error::argument(format!("no host memory for {} bytes", bytes.len())))?;
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), start.as_ptr(), bytes.len());
-            Ok(HostMemory { start, layout })
-        }
-    }
-}
-
-impl Drop for HostMemory {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout.
-        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
-    }
-}
-
 impl Client {
     /// Brings a dense row-major array to `device`, giving the memory away: a plugin on the host's own memory uses it in
     /// place, others copy from it and it is freed.
@@ -85,13 +51,13 @@ impl Client {
         dims: &[i64],
         device: &Device,
     ) -> Result<Buffer> {
-        if element_type.host_bytes(dims) != Some(memory.layout.size()) {
-            return Err(Error::argument(format!("{} bytes given for {element_type:?} {dims:?}", memory.layout.size())));
+        if element_type.host_bytes(dims) != Some(memory.len()) {
+            return Err(Error::argument(format!("{} bytes given for {element_type:?} {dims:?}", memory.len())));
         }
         // SAFETY: the memory is ours, and stays until the event says that nobody needs it.
         let (buffer, done) = unsafe {
             self.buffer_from_host_unsafe(
-                memory.start.as_ptr(),
+                memory.as_ptr(),
                 element_type,
                 dims,
                 None,
@@ -100,8 +66,7 @@ impl Client {
             )?
         };
         if let Some(done) = done {
-            let mut memory = Some(memory);
-            done.on_ready(move |_| drop(memory.take()))?;
+            done.on_ready(move |_| memory.give_back())?;
         }
         Ok(buffer)
     }

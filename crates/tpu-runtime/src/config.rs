@@ -19,6 +19,9 @@ pub struct Config {
     /// Most bytes of live values; `None`: the device's own limit.
     #[serde(default)]
     pub memory_limit: Option<u64>,
+    /// The running torch's version: its shape rules are remembered.
+    #[serde(default)]
+    pub torch: String,
     /// Client create options.
     #[serde(default)]
     pub options: serde_json::Map<String, serde_json::Value>,

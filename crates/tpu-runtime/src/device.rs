@@ -9,6 +9,7 @@ use crate::mark::Mark;
 use crate::memory::{Memory, MemoryStats};
 use crate::plan::{Plan, PlanTable};
 use crate::progress::Progress;
+use crate::signatures::Signatures;
 use crate::slot::Slot;
 use crate::{Storage, Value};
 use parking_lot::{Mutex, RwLock};
@@ -82,6 +83,7 @@ pub struct Device {
     executor: Executor,
     recorder: Mutex<Recorder>,
     settings: RwLock<Settings>,
+    signatures: Signatures,
     mode: AtomicU8,
 }
 
@@ -118,12 +120,10 @@ impl Device {
         let (limit, total) = crate::info::memory_limits(&config, &device);
         let memory = Arc::new(Memory::new(limit, total));
         let progress = Arc::new(Progress::default());
-        let disk = match &config.cache_dir {
-            Some(dir) if config.cache_bytes > 0 => {
-                Some(DiskCache::new(dir.clone(), config.cache_bytes, &crate::info::identity(&config, &client)))
-            }
-            _ => None,
-        };
+        let place = config.cache_dir.as_ref().filter(|_| config.cache_bytes > 0);
+        let disk =
+            place.map(|dir| DiskCache::new(dir.clone(), config.cache_bytes, &crate::info::identity(&config, &client)));
+        let signatures = Signatures::open(place.map(|dir| dir.as_path()), &config.torch);
         let threads = |e: std::io::Error| Fault::new(ErrorKind::Device, format!("cannot start a thread: {e}"));
         let compiler = Compiler::start(client.clone(), disk, progress.clone()).map_err(threads)?;
         let executor = Executor::start(client.clone(), device.clone(), progress.clone()).map_err(threads)?;
@@ -141,20 +141,28 @@ impl Device {
                 plans: PlanTable::new(PLANS),
             }),
             settings: RwLock::new(Settings::default()),
+            signatures,
             mode: AtomicU8::new(Mode::Strict as u8),
         })
     }
 
-    /// Records a call of `form` (whose id is `form_id`).
+    /// Records a call of `form`.
     ///
     /// # Errors
     /// Out of memory; in debug mode also what the op itself ran into.
-    pub fn call(&self, form_id: u32, form: &Form, args: &[CallArg<'_, Slot>]) -> Result<Outcome, Arc<Fault>> {
+    pub fn call(&self, form: &Arc<Form>, args: &[CallArg<'_, Slot>]) -> Result<Outcome, Arc<Fault>> {
         let settings = *self.settings.read();
         let mut r = self.recorder.lock();
-        let seen = see(form_id, form, settings, args);
-        let Some(sig) = r.sigs.get(&seen.id) else { return Ok(Outcome::NeedMeta) };
-        let sig = sig.clone();
+        let seen = see(form, settings, args);
+        let sig = match r.sigs.get(&seen.id) {
+            Some(sig) => sig.clone(),
+            None => {
+                let Some(metas) = self.signatures.known(seen.id) else { return Ok(Outcome::NeedMeta) };
+                let sig = Arc::new(define(seen.id, form, settings, args, &metas, ""));
+                r.sigs.insert(seen.id, sig.clone());
+                sig
+            }
+        };
         if let Way::Fallback(why) = &sig.way {
             return Ok(Outcome::Fallback(why.clone()));
         }
@@ -162,7 +170,7 @@ impl Device {
         if !self.memory.fits(fresh) {
             drop(r);
             self.make_room(fresh).map_err(|f| Arc::new(f.at(&sig.form.name, &sig.site)))?;
-            return self.call(form_id, form, args);
+            return self.call(form, args);
         }
         let memory = &self.memory;
         let node = r.segment.push(sig.clone(), seen.operands, seen.hosts, |k| {
@@ -218,17 +226,11 @@ impl Device {
     }
 
     /// Keeps what Meta said about a call (see [`Outcome::NeedMeta`]).
-    pub fn define(
-        &self,
-        form_id: u32,
-        form: &Arc<Form>,
-        args: &[CallArg<'_, Slot>],
-        metas: &[Option<MetaOut>],
-        site: &str,
-    ) {
+    pub fn define(&self, form: &Arc<Form>, args: &[CallArg<'_, Slot>], metas: &[Option<MetaOut>], site: &str) {
         let settings = *self.settings.read();
-        let id = see(form_id, form, settings, args).id;
+        let id = see(form, settings, args).id;
         let sig = Arc::new(define(id, form, settings, args, metas, site));
+        self.signatures.learn(id, metas);
         let mut r = self.recorder.lock();
         if r.sigs.len() >= SIGNATURES {
             r.sigs.clear();
@@ -353,6 +355,11 @@ impl Device {
         self.settings.write().precision = precision;
     }
 
+    /// Changes what a Python float brings to integer tensors from here on.
+    pub fn set_default_dtype(&self, dtype: tpu_base::DType) {
+        self.settings.write().default_dtype = dtype;
+    }
+
     /// Memory account.
     pub fn memory_stats(&self) -> MemoryStats {
         self.memory.stats()
@@ -373,6 +380,11 @@ impl Device {
         self.compiler.count()
     }
 
+    /// Frees host memory kept for transfers. Device buffers are never kept.
+    pub fn empty_cache(&self) {
+        tpu_pjrt::HostMemory::free_kept();
+    }
+
     /// Drops all plans held in memory.
     pub fn clear_plans(&self) {
         self.recorder.lock().plans.clear();
@@ -386,6 +398,7 @@ impl Device {
     /// Stops the threads: queued work is dropped, a compile under way gets a moment.
     pub fn shutdown(&self) {
         self.executor.stop();
+        self.signatures.flush();
         self.compiler.stop(Duration::from_secs(5));
     }
 }

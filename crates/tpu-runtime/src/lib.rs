@@ -17,6 +17,7 @@ mod mark;
 mod memory;
 mod plan;
 mod progress;
+mod signatures;
 mod slot;
 mod transfer;
 

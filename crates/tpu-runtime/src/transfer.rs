@@ -43,12 +43,7 @@ impl Device {
     ///
     /// # Errors
     /// As [`Device::upload`]; what the write itself ran into.
-    pub fn upload_part(
-        &self,
-        copy: (u32, &Arc<Form>),
-        t: &TensorArg<'_, Slot>,
-        bytes: &[u8],
-    ) -> Result<(), Arc<Fault>> {
+    pub fn upload_part(&self, copy: &Arc<Form>, t: &TensorArg<'_, Slot>, bytes: &[u8]) -> Result<(), Arc<Fault>> {
         if t.sizes.contains(&0) {
             return Ok(());
         }
@@ -60,12 +55,11 @@ impl Device {
         let source = TensorArg { storage: Some(&sent), strides: &strides, offset: 0, conj: false, neg: false, ..*t };
         self.upload(&source, bytes).map_err(Arc::new)?;
         let args = [CallArg::Tensor(*t), CallArg::Tensor(source), CallArg::Bool(false)];
-        let (id, form) = copy;
         let meta = MetaOut { dtype: t.dtype, sizes: t.sizes.into(), strides: t.strides.into() };
         for _ in 0..2 {
-            match self.call(id, form, &args)? {
+            match self.call(copy, &args)? {
                 Outcome::Called(_) => return Ok(()),
-                Outcome::NeedMeta => self.define(id, form, &args, &[Some(meta.clone())], ""),
+                Outcome::NeedMeta => self.define(copy, &args, &[Some(meta.clone())], ""),
                 Outcome::Fallback(why) => return Err(Arc::new(Fault::new(ErrorKind::Bug, why))),
             }
         }

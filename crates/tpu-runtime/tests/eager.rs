@@ -28,6 +28,7 @@ fn device(cache: Option<PathBuf>, limit: Option<u64>) -> Device {
         cache_dir: cache,
         cache_bytes: 1 << 30,
         memory_limit: limit,
+        torch: "test".into(),
         options: Default::default(),
     };
     Device::start(config).unwrap()
@@ -63,13 +64,13 @@ fn floats(d: &Device, s: &Storage) -> Vec<f32> {
 }
 
 /// Calls, answering for Meta with results shaped like `like`.
-fn call(d: &Device, id: u32, f: &Arc<Form>, args: &[CallArg<'_, Slot>], like: &TensorArg<'_, Slot>) -> Option<Storage> {
+fn call(d: &Device, f: &Arc<Form>, args: &[CallArg<'_, Slot>], like: &TensorArg<'_, Slot>) -> Option<Storage> {
     loop {
-        match d.call(id, f, args).unwrap() {
+        match d.call(f, args).unwrap() {
             Outcome::Called(c) => return c.storages.into_iter().next().flatten(),
             Outcome::NeedMeta => {
                 let m = MetaOut { dtype: like.dtype, sizes: like.sizes.into(), strides: like.strides.into() };
-                d.define(id, f, args, &[Some(m)], "test.py:1");
+                d.define(f, args, &[Some(m)], "test.py:1");
             }
             Outcome::Fallback(why) => panic!("{why}"),
         }
@@ -86,13 +87,13 @@ fn adds_views_and_writes_in_place() {
     d.upload(&tx, &bytes(&[1., 2., 3., 4., 5., 6.])).unwrap();
     d.upload(&ty, &bytes(&[10., 20., 30., 40., 50., 60.])).unwrap();
     let args = [CallArg::Tensor(tx), CallArg::Tensor(ty), CallArg::Scalar(Scalar::Int(1))];
-    let z = call(&d, 0, &add, &args, &tx).unwrap();
+    let z = call(&d, &add, &args, &tx).unwrap();
     assert_eq!(floats(&d, &z), [11., 22., 33., 44., 55., 66.]);
     // another alpha is an operand: two values, one more program
     let before = d.compile_count();
     for alpha in [2.0, 3.0] {
         let args = [CallArg::Tensor(tx), CallArg::Tensor(ty), CallArg::Scalar(Scalar::Double(alpha))];
-        let z = call(&d, 0, &add, &args, &tx).unwrap();
+        let z = call(&d, &add, &args, &tx).unwrap();
         assert_eq!(floats(&d, &z)[5], 6. + 60. * alpha as f32);
     }
     assert_eq!(d.compile_count(), before + 1);
@@ -100,12 +101,12 @@ fn adds_views_and_writes_in_place() {
     let (tsizes, tstrides) = ([3, 2], [1, 3]);
     let (vx, vy) = (tensor(&x, &tsizes, &tstrides), tensor(&y, &tsizes, &tstrides));
     let args = [CallArg::Tensor(vx), CallArg::Tensor(vy), CallArg::Scalar(Scalar::Int(1))];
-    assert!(call(&d, 1, &add_, &args, &vx).is_none());
+    assert!(call(&d, &add_, &args, &vx).is_none());
     assert_eq!(floats(&d, &x), [11., 22., 33., 44., 55., 66.]);
     // a column of x
     let col = TensorArg { offset: 1, ..tensor(&x, &[2], &[3]) };
     let args = [CallArg::Tensor(col), CallArg::Tensor(col), CallArg::Scalar(Scalar::Int(1))];
-    call(&d, 1, &add_, &args, &col);
+    call(&d, &add_, &args, &col);
     assert_eq!(floats(&d, &x), [11., 44., 33., 44., 110., 66.]);
     assert!(d.synchronize(None));
 }
@@ -120,7 +121,7 @@ fn a_second_device_compiles_nothing() {
         let t = tensor(&x, &[2], &[1]);
         d.upload(&t, &bytes(&[1., 2.])).unwrap();
         let args = [CallArg::Tensor(t), CallArg::Tensor(t), CallArg::Scalar(Scalar::Int(1))];
-        let z = call(&d, 0, &add, &args, &t).unwrap();
+        let z = call(&d, &add, &args, &t).unwrap();
         assert_eq!(floats(&d, &z), [2., 4.]);
         d.compile_count()
     };
@@ -142,12 +143,12 @@ fn the_memory_limit_refuses_and_nothing_is_lost() {
     let t = tensor(&x, &[10], &[1]);
     d.upload(&t, &bytes(&[1.; 10])).unwrap();
     let args = [CallArg::Tensor(t), CallArg::Tensor(t), CallArg::Scalar(Scalar::Int(1))];
-    let z = call(&d, 0, &add, &args, &t).unwrap();
-    let Err(e) = d.call(0, &add, &args) else { panic!("a third 40 bytes fit into 100") };
+    let z = call(&d, &add, &args, &t).unwrap();
+    let Err(e) = d.call(&add, &args) else { panic!("a third 40 bytes fit into 100") };
     assert_eq!(e.kind, tpu_base::ErrorKind::OutOfMemory);
     assert_eq!((d.memory_stats().current, d.memory_stats().oom_count), (80, 1));
     assert_eq!(floats(&d, &z), [2.; 10]);
     drop(z);
-    let z = call(&d, 0, &add, &args, &t).unwrap();
+    let z = call(&d, &add, &args, &t).unwrap();
     assert_eq!(floats(&d, &z), [2.; 10]);
 }

@@ -157,7 +157,8 @@ int32_t tpu_download(TpuStorage* storage, uint64_t offset, uint64_t nbytes, void
 
 // ------------------------------------------------------------------ device
 // Starts the client. Called once, lazily, by the shim with the GIL released. `config` is JSON:
-// {"plugin": path, "kind": "cpu"|"tpu"|"gpu", "cache_dir": str|null, "cache_bytes": int, "memory_limit": int|null, "options": {name: value}}
+// {"plugin": path, "kind": "cpu"|"tpu"|"gpu", "cache_dir": str|null, "cache_bytes": int, "memory_limit": int|null,
+//  "torch": version, "options": {name: value}}
 int32_t tpu_start(const char* config, size_t n);
 int32_t tpu_is_started(void);
 // After fork in the child: every call but frees fails with a text that says what to do; frees do nothing.
@@ -187,6 +188,7 @@ void tpu_set_eager_mode(int32_t mode);
 int32_t tpu_get_eager_mode(void);
 // float32 matmul precision: 0 highest, 1 high, 2 medium (torch.get_float32_matmul_precision)
 void tpu_set_matmul_precision(int32_t precision);
+void tpu_set_default_dtype(uint8_t dtype);  // torch.get_default_dtype()
 
 // JSON text by topic: "cache" (plan cache counters), "device" (kind, platform, versions, attributes), "ops" (op table with
 // facts and examples). Valid until this thread's next call.
