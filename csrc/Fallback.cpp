@@ -28,7 +28,9 @@ void count_and_warn(const c10::OperatorHandle& op, const char* reason) {
     std::lock_guard<std::mutex> lock(g_mutex);
     first = g_counts[name]++ == 0;
   }
-  if (first && fallback_mode() == FallbackMode::kWarn)
+  // The size of these results is data, so that every device waits for the host here; and printing uses them.
+  const bool sized_by_data = name == "aten::nonzero" || name == "aten::masked_select";
+  if (first && !sized_by_data && fallback_mode() == FallbackMode::kWarn)
     TORCH_WARN(name, " runs on the CPU: ", reason, ". (Said once per op; torch.tpu.fallbacks() counts them, ",
                "TORCH_TPU_FALLBACK=error makes them errors, =silent hides this.)");
 }

@@ -131,7 +131,7 @@ def test_the_core_is_told_everything(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCH_TPU_CACHE_SIZE", "1G")
     monkeypatch.setenv("TORCH_TPU_MEMORY_LIMIT", "64M")
     config = json.loads(_plugin.config_json())
-    assert set(config) == {"plugin", "kind", "cache_dir", "cache_bytes", "memory_limit", "options"}
+    assert set(config) == {"plugin", "kind", "cache_dir", "cache_bytes", "memory_limit", "options", "torch"}
     assert (config["cache_dir"], config["cache_bytes"]) == (str(tmp_path), 1 << 30)
     assert config["memory_limit"] == 64 << 20
 
