@@ -130,7 +130,9 @@ std::string add_form(uint32_t op_id, size_t n_outputs, bool updates, const Opera
       tpu_register_form(op_id, form->name.c_str(), form->writes.data(), static_cast<uint32_t>(form->writes.size()));
 
   // A kernel of ours on an implicit composite would take its derivative away; what it is composed of has kernels.
-  const bool composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  // (One with a derivative formula keeps it.)
+  const bool composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+                         !op.hasKernelForDispatchKey(c10::DispatchKey::Autograd);
   const bool taken = op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
   if (!composite && !taken && schema.name().rfind("aten::", 0) == 0) {
     const std::string local = name.substr(std::strlen("aten::"));

@@ -121,6 +121,14 @@ bool equal(const Tensor& self, const Tensor& other) {
   return self.sizes() == other.sizes() && (self.numel() == 0 || at::all(at::eq(self, other)).item().toBool());
 }
 
+// `module.to()` then moves parameters in place (`param.data = …`), so that tied weights stay tied, as on CUDA.
+bool compatible(const Tensor& self, const Tensor& from) {
+  const auto dense = [](const Tensor& t) {
+    return t.layout() == at::kStrided && (t.device().type() == kDevice || t.device().is_cpu() || t.device().is_cuda());
+  };
+  return dense(self) && dense(from);
+}
+
 // native_batch_norm writes the running statistics though its schema does not say so; this overload's schema does.
 std::tuple<Tensor, Tensor, Tensor> native_batch_norm(const Tensor& input, const optional<Tensor>& weight,
                                                      const optional<Tensor>& bias, const optional<Tensor>& mean,
@@ -163,6 +171,7 @@ void register_structural() {
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar));
   m.impl("record_stream", TORCH_FN(record_stream));
   m.impl("equal", TORCH_FN(equal));
+  m.impl("_has_compatible_shallow_copy_type", TORCH_FN(compatible));
   m.impl("native_batch_norm", TORCH_FN(native_batch_norm));
 }
 }  // namespace tpu

@@ -129,3 +129,20 @@ print(x.tolist())
     lines = done.stdout.splitlines()
     assert lines[0] == "True" and lines[-1] == "[2.0, 2.0]", done.stderr
     assert "spawn" in done.stdout
+
+
+def test_tied_weights_stay_tied_on_the_way_there_and_back():
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = torch.nn.Embedding(5, 3), torch.nn.Linear(3, 5, bias=False)
+            self.head.weight = self.embed.weight
+
+    model = Tied()
+    weight = model.embed.weight
+    for device in ("tpu", "cpu"):
+        model.to(device)
+        assert model.embed.weight is weight and model.head.weight is weight
+        assert weight.device.type == device
+        model.head(model.embed(torch.arange(5, device=device))).sum().backward()
+    assert weight.grad.device.type == "cpu"
