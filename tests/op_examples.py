@@ -140,3 +140,59 @@ def parse(example: str, schema: torch.FunctionSchema) -> list:
             v = int(v)
         values.append(v)
     return values
+
+
+# ---------------------------------------------------------------- ops that the CPU has no kernel for
+
+
+def _sum(*terms):
+    return sum(t.double() for t in terms if t is not None)
+
+
+def _as(dtype: torch.dtype, *results):
+    return [None if t is None else t.to(dtype) for t in results]
+
+
+def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
+    """The cell by the book, in float64; its third result is the activated gates side by side."""
+    i, f, c, o = _sum(input_gates, hidden_gates, input_bias, hidden_bias).chunk(4, 1)
+    i, f, c, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(c), torch.sigmoid(o)
+    cy = f * cx.double() + i * c
+    return _as(cx.dtype, o * torch.tanh(cy), cy, torch.cat([i, f, c, o], 1))
+
+
+def lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias):
+    """Derivatives written out gate by gate, in float64."""
+    gh, gc, c, cy = (torch.zeros_like(cx) if t is None else t for t in (grad_hy, grad_cy, cx, cy))
+    gh, gc, c, t = gh.double(), gc.double(), c.double(), torch.tanh(cy.double())
+    i, f, g, o = workspace.double().chunk(4, 1)
+    inner = gh * o * (1 - t**2) + gc
+    gates = torch.cat([inner * g * i * (1 - i), inner * c * f * (1 - f), inner * i * (1 - g**2), gh * t * o * (1 - o)], 1)
+    return _as(workspace.dtype, gates, inner * f, gates.sum(0) if has_bias else None)
+
+
+def gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
+    """The cell by the book, in float64; its second result is reset, update, new, the old state, the hidden part of new."""
+    (ir, iz, n), (hr, hz, hn) = _sum(input_gates, input_bias).chunk(3, 1), _sum(hidden_gates, hidden_bias).chunk(3, 1)
+    r, z, h = torch.sigmoid(ir + hr), torch.sigmoid(iz + hz), hx.double()
+    new = torch.tanh(n + r * hn)
+    return _as(hx.dtype, (1 - z) * new + z * h, torch.cat([r, z, new, h, hn], 1))
+
+
+def gru_cell_backward(grad_hy, workspace, has_bias):
+    """Derivatives written out gate by gate, in float64."""
+    g = grad_hy.double()
+    r, z, n, h, hn = workspace.double().chunk(5, 1)
+    to_new = g * (1 - z) * (1 - n**2)
+    to_reset, to_update = to_new * hn * r * (1 - r), g * (h - n) * z * (1 - z)
+    inputs, hidden = torch.cat([to_reset, to_update, to_new], 1), torch.cat([to_reset, to_update, to_new * r], 1)
+    biases = [inputs.sum(0), hidden.sum(0)] if has_bias else [None, None]
+    return _as(workspace.dtype, inputs, hidden, g * z, *biases)
+
+
+REFERENCES = {
+    "aten::_thnn_fused_lstm_cell": lstm_cell,
+    "aten::_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
+    "aten::_thnn_fused_gru_cell": gru_cell,
+    "aten::_thnn_fused_gru_cell_backward": gru_cell_backward,
+}

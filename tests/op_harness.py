@@ -198,6 +198,9 @@ class Harness:
 
     def call(self, op, inplace: bool, args: list, device: str):
         """Results as a flat list, and the arguments after the call."""
+        if device == "cpu" and (reference := self.examples.REFERENCES.get(op._schema.name)):
+            args = self.tree(lambda t: t.clone(), args)
+            return list(reference(*args)), args
         torch, host = self.torch, self.examples.OnHost
 
         def move(v):
@@ -273,6 +276,7 @@ class Harness:
             types, _ = self.call(op, inplace, args, "meta")
         except Exception:
             types = expected
+        types = [None if e is None else t for t, e in zip(types, expected)]  # what Meta gives though nobody asked
         names = [a.name for a in op._schema.arguments]
         outs = [None if t is None else self.wire(t) for t in types]
         reply = self.lower({"op": entry["name"], "args": [self.wire(a) for a in args], "outs": outs})

@@ -26,6 +26,9 @@ pub enum Lower {
 /// Why a signature can't be lowered (it then runs on the CPU).
 pub type Refusal = &'static str;
 
+/// Two calls with equal extents have results of equal sizes.
+pub type Extent = [i64; 2];
+
 /// One functional overload. Build with the archetypes below and the `with_*` methods, all const.
 #[derive(Clone, Copy)]
 pub struct OpDef {
@@ -39,10 +42,14 @@ pub struct OpDef {
     pub operands: &'static [&'static str],
     /// Tensor arguments that the op updates though the schema's results don't say so; their new values follow the results.
     pub updates: &'static [&'static str],
+    /// What the results' sizes take from the call's numbers although these are operands: part of the signature.
+    pub extent: Option<fn(&[Scalar]) -> Extent>,
     /// Consumes generator state.
     pub random: bool,
     /// Says no to signatures it can't lower.
     pub refuse: Option<fn(&Sig<'_>) -> Option<Refusal>>,
+    /// Whether result k is absent although Meta gives one: an answer that was not asked for.
+    pub absent: Option<fn(&Sig<'_>, usize) -> bool>,
     /// Calls to test with: see docs/adding-an-op.md.
     pub examples: &'static [&'static str],
 }
@@ -50,7 +57,18 @@ pub struct OpDef {
 impl OpDef {
     /// A definition with this lowering and nothing else.
     pub const fn new(schema: &'static str, lower: Lower) -> OpDef {
-        OpDef { schema, lower, consts: &[], operands: &[], updates: &[], random: false, refuse: None, examples: &[] }
+        OpDef {
+            schema,
+            lower,
+            consts: &[],
+            operands: &[],
+            updates: &[],
+            extent: None,
+            random: false,
+            refuse: None,
+            absent: None,
+            examples: &[],
+        }
     }
     /// These `Scalar` arguments are compile-time constants.
     pub const fn consts(mut self, names: &'static [&'static str]) -> OpDef {
@@ -67,6 +85,11 @@ impl OpDef {
         self.updates = names;
         self
     }
+    /// The results' sizes follow from the call's numbers in this way.
+    pub const fn extent(mut self, f: fn(&[Scalar]) -> Extent) -> OpDef {
+        self.extent = Some(f);
+        self
+    }
     /// Consumes generator state.
     pub const fn random(mut self) -> OpDef {
         self.random = true;
@@ -75,6 +98,11 @@ impl OpDef {
     /// Says no to some signatures.
     pub const fn refuse(mut self, f: fn(&Sig<'_>) -> Option<Refusal>) -> OpDef {
         self.refuse = Some(f);
+        self
+    }
+    /// These results are absent though Meta gives them.
+    pub const fn absent(mut self, f: fn(&Sig<'_>, usize) -> bool) -> OpDef {
+        self.absent = Some(f);
         self
     }
     /// Example calls.

@@ -77,6 +77,14 @@ pub fn define<P>(
         let n: i64 = sig.outs.iter().map(|o| o.sizes.iter().product::<i64>()).max().unwrap_or(0);
         sig.rng_increment = (n as u64).div_ceil(4) * 4;
     }
+    if let Some(absent) = form.entry.def.absent {
+        let args: Vec<SigArg> = sig.args.iter().map(sig_arg).collect();
+        let seen = AtenSig { schema: &form.entry.schema, args: &args };
+        for (k, out) in sig.outs.iter_mut().enumerate().filter(|(k, _)| absent(&seen, *k)) {
+            debug_assert!(out.target == Target::Fresh, "result {k} is written somewhere");
+            *out = out_spec(&[], None, None);
+        }
+    }
     if let Err(reason) = lowerable(&sig) {
         sig.way = Way::Fallback(reason);
     }

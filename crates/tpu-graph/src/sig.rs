@@ -333,6 +333,11 @@ pub fn see<P>(form: &Form, settings: Settings, args: &[CallArg<'_, P>]) -> Seen<
             }
         }
     }
+    if let Some(extent) = form.entry.def.extent {
+        let numbers: SmallVec<[Scalar; 3]> =
+            args.iter().filter_map(|a| if let CallArg::Scalar(s) = a { Some(*s) } else { None }).collect();
+        extent(&numbers).iter().for_each(|&n| w.raw(n as u64));
+    }
     seen.id = w.finish();
     seen
 }

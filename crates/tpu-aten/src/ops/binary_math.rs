@@ -137,19 +137,19 @@ pub(crate) static DEFS: &[OpDef] = &[
         rounded(cx, |a, b| times_log(a, b, V::log1p))
     })
     .eg(&["2 f32[5]+", "0 f32[19]!"]),
-    binary("special_zeta(Tensor self, Tensor other) -> Tensor", |a, b| a.zeta(b)).eg(&[
+    binary("special_zeta(Tensor self, Tensor other) -> Tensor", zeta).eg(&[
         "f32[2,3]+ f32[3]+",
         "f64[5]+ f64[5]+",
         "i32[4]+ f32[4]+",
     ]),
     binary("special_zeta.other_scalar(Tensor self, Scalar other) -> Tensor", |a, b| {
         let (a, b) = a.broadcast_with(b);
-        a.zeta(b)
+        zeta(a, b)
     })
     .eg(&["f32[5]+ 2", "f64[4]+ 0.5"]),
     binary("special_zeta.self_scalar(Scalar self, Tensor other) -> Tensor", |a, b| {
         let (a, b) = a.broadcast_with(b);
-        a.zeta(b)
+        zeta(a, b)
     })
     .eg(&["2 f32[5]+", "1.5 f64[4]+"]),
     binary("gcd(Tensor self, Tensor other) -> Tensor", gcd).eg(DIVISORS),
@@ -288,4 +288,14 @@ fn gcd<'b>(a: V<'b>, b: V<'b>) -> V<'b> {
         },
     );
     state[0]
+}
+
+/// ζ(s, q) with PyTorch's answers where the sum has none: the pole at s = 1, the poles at whole q ≤ 0.
+fn zeta<'b>(s: V<'b>, q: V<'b>) -> V<'b> {
+    let (s, q) = s.broadcast_with(q);
+    let (infinity, nan) = (s.full_like(f64::INFINITY), s.full_like(f64::NAN));
+    let left = q.le(0.0);
+    let z = (left & s.ne(s.floor())).select(nan, s.zeta(q));
+    let z = (left & q.eq(q.floor())).select(infinity, z);
+    s.eq(1.0).select(infinity, s.lt(1.0).select(nan, z))
 }

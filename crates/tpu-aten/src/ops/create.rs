@@ -2,8 +2,8 @@
 //! compiles once; the size comes with the result type.
 
 use crate::cx::Cx;
-use crate::def::{OpDef, one};
-use tpu_base::DType;
+use crate::def::{Extent, OpDef, one};
+use tpu_base::{DType, Scalar};
 use tpu_hlo::V;
 
 pub(crate) static DEFS: &[OpDef] = &[
@@ -12,6 +12,7 @@ pub(crate) static DEFS: &[OpDef] = &[
          Device? device=None, bool? pin_memory=None) -> Tensor",
         steps,
     )
+    .extent(extent)
     .eg(&[
         "0 5",
         "2 11 3",
@@ -29,6 +30,7 @@ pub(crate) static DEFS: &[OpDef] = &[
          Device? device=None, bool? pin_memory=None) -> Tensor",
         steps,
     )
+    .extent(extent)
     .eg(&["0 5", "0.5 3 0.25", "0 6 2 dtype=i64"]),
     one(
         "linspace(Scalar start, Scalar end, int steps, *, ScalarType? dtype=None, Layout? layout=None, \
@@ -90,6 +92,20 @@ pub(crate) static DEFS: &[OpDef] = &[
     )
     .eg(&["3 4", "4 2 dtype=i64", "0 3"]),
 ];
+
+/// How many steps lead from start to end: as PyTorch counts them in floating point, and in whole numbers, which it does for
+/// integer results. Its two roundings (up for `arange`, down for `range`) differ where the quotient is not whole.
+fn extent(numbers: &[Scalar]) -> Extent {
+    let [start, end, step] = [0, 1, 2].map(|k| numbers.get(k).copied().unwrap_or(Scalar::Int(1)));
+    let counted = (end.as_f64() - start.as_f64()) / step.as_f64();
+    let whole = end.as_i64().wrapping_sub(start.as_i64()).checked_div(step.as_i64());
+    let rest = end.as_i64().wrapping_sub(start.as_i64()).checked_rem(step.as_i64());
+    let both = |count: i64, exact: bool| count.wrapping_mul(2).wrapping_add(i64::from(exact));
+    [
+        if counted.is_finite() { both(counted.floor() as i64, counted.fract() == 0.0) } else { i64::MIN },
+        whole.map_or(i64::MIN, |w| both(w, rest == Some(0))),
+    ]
+}
 
 /// `start + i · step`.
 fn steps<'b>(cx: &Cx<'b>) -> V<'b> {

@@ -113,7 +113,7 @@ fn dot<'b>(cx: &Cx<'b>, a: V<'b>, b: V<'b>, lhs: &[usize], rhs: &[usize]) -> V<'
     contract(cx, a, b, DotDims { lhs_contract: lhs.to_vec(), rhs_contract: rhs.to_vec(), ..DotDims::default() })
 }
 
-fn contract<'b>(cx: &Cx<'b>, a: V<'b>, b: V<'b>, d: DotDims) -> V<'b> {
+pub(super) fn contract<'b>(cx: &Cx<'b>, a: V<'b>, b: V<'b>, d: DotDims) -> V<'b> {
     if !matches!(a.dtype(), DType::I64 | DType::U64) {
         return a.dot_general(b, &d, a.dtype().opmath(), cx.precision());
     }

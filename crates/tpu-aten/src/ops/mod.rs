@@ -29,6 +29,7 @@ mod reduce;
 mod reduce_index;
 mod reduce_moments;
 mod reduce_norm;
+mod rnn;
 mod scan;
 mod shape;
 mod shape_pad;
@@ -36,6 +37,7 @@ mod shape_scatter;
 mod softmax;
 mod sort;
 mod sort_search;
+mod transformer;
 mod unary;
 mod unary_chebyshev;
 mod unary_special;
@@ -79,8 +81,10 @@ pub(crate) static FAMILIES: &[&[OpDef]] = &[
     reduce_index::DEFS,
     reduce_moments::DEFS,
     reduce_norm::DEFS,
+    rnn::DEFS,
     scan::DEFS,
     softmax::DEFS,
     sort::DEFS,
     sort_search::DEFS,
+    transformer::DEFS,
 ];

@@ -52,7 +52,7 @@ pub(crate) static DEFS: &[OpDef] = &[
 ];
 
 /// (x − mean) · rstd with both statistics, over `dims`.
-fn standardize<'b>(x: V<'b>, dims: &[usize], eps: f64) -> (V<'b>, V<'b>, V<'b>) {
+pub(super) fn standardize<'b>(x: V<'b>, dims: &[usize], eps: f64) -> (V<'b>, V<'b>, V<'b>) {
     let (sq, mean) = deviations(x, dims);
     let rstd = (sq.reshape(&mean.dims()) / count(x, dims) as f64 + eps).rsqrt();
     ((x - mean) * rstd, mean, rstd)

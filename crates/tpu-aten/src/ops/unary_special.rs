@@ -45,6 +45,11 @@ pub(crate) static DEFS: &[OpDef] = &[
         "3 f32[4]+",
         "1 i32[4]+",
         "1 f64[9]",
+        "2 f64[19]",
+        "2 f32[2,3]",
+        "4 f64[9]",
+        "2 bool[2]",
+        "3 f32[3]+",
     ]),
     one("logit(Tensor self, float? eps=None) -> Tensor", |cx| {
         let x = cx.t_as("self", cx.out_dtype().opmath());
@@ -117,7 +122,27 @@ fn polygamma<'b>(cx: &Cx<'b>) -> V<'b> {
         return low.select((s * s).full_like(1.0) / (s * s) - z, z);
     }
     let factorial: f64 = (1..=n).map(|k| k as f64).product();
-    zeta(x) * if n % 2 == 1 { factorial } else { -factorial }
+    let sign = if n % 2 == 1 { 1.0 } else { -1.0 };
+    // left of zero: ψ⁽ⁿ⁾(x) = (−1)ⁿ ψ⁽ⁿ⁾(1 − x) − πⁿ⁺¹ Pₙ(cot πx), with P₀(c) = c and Pₙ₊₁(c) = −(1 + c²) Pₙ′(c)
+    let low = x.lt(0.0);
+    let direct = zeta(low.select(x.full_like(1.0) - x, x)) * (sign * factorial);
+    let mut powers = vec![0.0, 1.0];
+    for _ in 0..n {
+        let slope: Vec<f64> = (1..powers.len()).map(|k| k as f64 * powers[k]).collect();
+        powers = vec![0.0; slope.len() + 2];
+        for (k, s) in slope.iter().enumerate() {
+            powers[k] -= s;
+            powers[k + 2] -= s;
+        }
+    }
+    let pi = std::f64::consts::PI;
+    let phase = (x - x.round_even()) * pi; // cot has the period 1, which the difference takes off exactly
+    let cot = phase.cos() / phase.sin();
+    let bend = powers.iter().rev().fold(x.zeros_like(), |sum, &p| sum * cot + p) * -pi.powi(n as i32 + 1);
+    let reflected = direct * -sign + bend;
+    let pole = x.le(0.0) & x.eq(x.floor());
+    let below = pole.select(x.full_like(sign * f64::INFINITY), reflected);
+    (low | pole).select(below, direct)
 }
 
 /// Clenshaw's sum of a Chebyshev series; float32 takes only the terms it can feel.
