@@ -15,6 +15,7 @@
 #include "Copy.h"
 #include "Generator.h"
 #include "Registration.h"
+#include "Sparse.h"
 
 namespace tpu {
 namespace {
@@ -62,9 +63,13 @@ class HostArguments {
     any_device_ = true;
     for (const auto& [seen, twin] : twins_)
       if (seen.is_same(real)) return twin;
-    at::Tensor twin = overwritten
-                          ? at::Tensor(at::detail::empty_strided_cpu(real.sizes(), real.strides(), real.scalar_type()))
-                          : host_image(real);
+    at::Tensor twin;
+    if (is_composed(real))
+      twin = composed_on_host(real);
+    else if (overwritten)
+      twin = at::detail::empty_strided_cpu(real.sizes(), real.strides(), real.scalar_type());
+    else
+      twin = host_image(real);
     if (real.unsafeGetTensorImpl()->is_wrapped_number()) twin.unsafeGetTensorImpl()->set_wrapped_number(true);
     twins_.emplace_back(real, twin);
     return twin;
@@ -90,8 +95,11 @@ class HostArguments {
   // The device tensor a host result stands for, or a new one.
   at::Tensor back(const at::Tensor& result, bool may_alias, const c10::OperatorHandle& op) {
     if (!result.defined() || keep_on_host_ || result.device().type() != c10::DeviceType::CPU) return result;
-    for (const auto& [real, twin] : twins_) {
+    for (const auto& [real, twin] : twins_)
       if (twin.is_same(result)) return real;
+    if (is_composed(result)) return composed_on_device(result);
+    for (const auto& [real, twin] : twins_) {
+      if (is_composed(twin)) continue;
       TORCH_CHECK(!may_alias || !twin.storage().is_alias_of(result.storage()), c10::toString(op.operator_name()),
                   " makes a view, which cannot be made on the CPU for a tpu tensor.");
     }
@@ -110,6 +118,7 @@ class HostArguments {
 void write_back(const c10::IValue& real, const c10::IValue& host) {
   each_pair(real, host, [](at::Tensor to, const at::Tensor& from) {
     if (!to.defined() || to.is_same(from)) return;
+    if (is_composed(to)) return overwrite_composed(to, from);
     take_geometry(to, from);
     copy_(to, from, false);
   });
@@ -177,27 +186,41 @@ void reset_fallback_counts() {
   g_counts.clear();
 }
 
-void register_fallback() {
-  static torch::Library everything(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  everything.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback_kernel>());
-  static torch::Library aten(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  const auto to_cpu = [](const c10::OperatorName& name) {
-    auto op = c10::Dispatcher::singleton().findSchema(name);
-    if (!op.has_value() || name.name.rfind("aten::", 0) != 0 ||
-        op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1))
-      return;
+namespace {
+// A kernel of `key` that runs the op on the CPU, for each op that `wanted` names and that has none.
+template <class Wanted>
+void to_cpu(torch::Library& aten, c10::DispatchKey key, Wanted wanted) {
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const auto op = c10::Dispatcher::singleton().findSchema(name);
+    if (!op.has_value() || name.name.rfind("aten::", 0) != 0 || op->hasKernelForDispatchKey(key) || !wanted(*op))
+      continue;
     const std::string local = c10::toString(name).substr(std::strlen("aten::"));
     aten.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback_kernel>());
+  }
+}
+}  // namespace
+
+void register_fallback() {
+  using Key = c10::DispatchKey;
+  const auto library = [](const char* scope, Key key) {
+    return new torch::Library(torch::Library::IMPL, scope, key, __FILE__, __LINE__);  // for ever
   };
+  // Ops of tensors made of tensors, which the CPU has kernels of its own for.
+  for (const auto& [key, cpu] : {std::pair(Key::SparsePrivateUse1, Key::SparseCPU),
+                                 std::pair(Key::SparseCsrPrivateUse1, Key::SparseCsrCPU),
+                                 std::pair(Key::NestedTensorPrivateUse1, Key::NestedTensorCPU)}) {
+    library("_", key)->fallback(torch::CppFunction::makeFromBoxedFunction<&fallback_kernel>());
+    to_cpu(*library("aten", key), key, [cpu = cpu](const auto& op) { return op.hasKernelForDispatchKey(cpu); });
+  }
+  library("_", Key::PrivateUse1)->fallback(torch::CppFunction::makeFromBoxedFunction<&fallback_kernel>());
   // Composite kernels that end in an "overrideable" op, which a backend is expected to bring and the CPU does not have.
-  for (const char* name : {"aten::convolution", "aten::convolution_backward"}) to_cpu({name, ""});
   // Functional and in-place forms of structured ops would make an output on the device and end in the out= form; the
   // CPU has kernels for them as they are.
-  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
-    auto op = c10::Dispatcher::singleton().findSchema(name);
-    if (op.has_value() && op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
-        op->hasKernelForDispatchKey(c10::DispatchKey::CPU))
-      to_cpu(name);
-  }
+  to_cpu(*library("aten", Key::PrivateUse1), Key::PrivateUse1, [](const auto& op) {
+    const c10::OperatorName& name = op.operator_name();
+    if (name.name == "aten::convolution" || name.name == "aten::convolution_backward") return name.overload_name.empty();
+    return op.hasKernelForDispatchKey(Key::CompositeExplicitAutogradNonFunctional) &&
+           op.hasKernelForDispatchKey(Key::CPU);
+  });
 }
 }  // namespace tpu

@@ -63,6 +63,7 @@ void register_everything() {
   register_structural();
   register_shadow();
   register_forms();
+  register_sparse();
   register_fallback();
   register_autocast();
   pthread_atfork(nullptr, nullptr, [] { tpu_mark_forked(); });

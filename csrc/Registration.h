@@ -7,6 +7,7 @@ void register_guard();
 void register_hooks();
 void register_structural();  // allocations, views, copies
 void register_forms();       // the op table and all that follows from it
+void register_sparse();      // what holds the parts of sparse tensors together
 void register_fallback();    // everything else, on the CPU
 void register_shadow();      // shape rules
 void register_autocast();

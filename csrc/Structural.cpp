@@ -115,6 +115,9 @@ Tensor copy_from(const Tensor& self, const Tensor& target, bool non_blocking) {
 
 void record_stream(Tensor&, c10::Stream) {}  // one queue keeps order: memory is never reused too early
 
+// Transformer encoders ask this to pack their padded batch into a nested tensor. A dense batch is what stays on the device.
+bool never_nested(const Tensor&, const Tensor&) { return false; }
+
 bool equal(const Tensor& self, const Tensor& other) {
   TORCH_CHECK(self.device() == other.device(), "Cannot compare two tensors on different devices. Got: ", self.device(),
               " and ", other.device());
@@ -170,6 +173,7 @@ void register_structural() {
   m.impl("_copy_from", TORCH_FN(copy_from));
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar));
   m.impl("record_stream", TORCH_FN(record_stream));
+  m.impl("_nested_tensor_from_mask_left_aligned", TORCH_FN(never_nested));
   m.impl("equal", TORCH_FN(equal));
   m.impl("_has_compatible_shallow_copy_type", TORCH_FN(compatible));
   m.impl("native_batch_norm", TORCH_FN(native_batch_norm));
