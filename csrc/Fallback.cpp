@@ -15,7 +15,6 @@
 #include "Copy.h"
 #include "Generator.h"
 #include "Registration.h"
-#include "Sparse.h"
 
 namespace tpu {
 namespace {
@@ -63,13 +62,11 @@ class HostArguments {
     any_device_ = true;
     for (const auto& [seen, twin] : twins_)
       if (seen.is_same(real)) return twin;
-    at::Tensor twin;
-    if (is_composed(real))
-      twin = composed_on_host(real);
-    else if (overwritten)
-      twin = at::detail::empty_strided_cpu(real.sizes(), real.strides(), real.scalar_type());
-    else
-      twin = host_image(real);
+    at::Tensor twin =
+        is_composed(real) ? composed_on_host(real)
+        : overwritten
+            ? at::Tensor(at::detail::empty_strided_cpu(real.sizes(), real.strides(), real.scalar_type()))
+            : host_image(real);
     if (real.unsafeGetTensorImpl()->is_wrapped_number()) twin.unsafeGetTensorImpl()->set_wrapped_number(true);
     twins_.emplace_back(real, twin);
     return twin;
@@ -126,6 +123,18 @@ void write_back(const c10::IValue& real, const c10::IValue& host) {
 
 void fallback_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   fall_back(op, stack, "the tpu core has no lowering for it");
+}
+
+// A kernel of `key` that runs the op on the CPU, for each op that `wanted` names and that has none.
+template <class Wanted>
+void to_cpu(torch::Library& aten, c10::DispatchKey key, Wanted wanted) {
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const auto op = c10::Dispatcher::singleton().findSchema(name);
+    if (!op.has_value() || name.name.rfind("aten::", 0) != 0 || op->hasKernelForDispatchKey(key) || !wanted(*op))
+      continue;
+    const std::string local = c10::toString(name).substr(std::strlen("aten::"));
+    aten.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback_kernel>());
+  }
 }
 }  // namespace
 
@@ -186,20 +195,6 @@ void reset_fallback_counts() {
   g_counts.clear();
 }
 
-namespace {
-// A kernel of `key` that runs the op on the CPU, for each op that `wanted` names and that has none.
-template <class Wanted>
-void to_cpu(torch::Library& aten, c10::DispatchKey key, Wanted wanted) {
-  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
-    const auto op = c10::Dispatcher::singleton().findSchema(name);
-    if (!op.has_value() || name.name.rfind("aten::", 0) != 0 || op->hasKernelForDispatchKey(key) || !wanted(*op))
-      continue;
-    const std::string local = c10::toString(name).substr(std::strlen("aten::"));
-    aten.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback_kernel>());
-  }
-}
-}  // namespace
-
 void register_fallback() {
   using Key = c10::DispatchKey;
   const auto library = [](const char* scope, Key key) {
@@ -218,7 +213,8 @@ void register_fallback() {
   // CPU has kernels for them as they are.
   to_cpu(*library("aten", Key::PrivateUse1), Key::PrivateUse1, [](const auto& op) {
     const c10::OperatorName& name = op.operator_name();
-    if (name.name == "aten::convolution" || name.name == "aten::convolution_backward") return name.overload_name.empty();
+    const bool convolution = name.name == "aten::convolution" || name.name == "aten::convolution_backward";
+    if (convolution && name.overload_name.empty()) return true;
     return op.hasKernelForDispatchKey(Key::CompositeExplicitAutogradNonFunctional) &&
            op.hasKernelForDispatchKey(Key::CPU);
   });

@@ -1,29 +1,10 @@
-#include "Sparse.h"
-
+// Tensors that are several dense tensors: sparse (COO and compressed) and nested. The core holds their parts; the CPU
+// computes with them.
+#include <ATen/Functions.h>
+#include <ATen/NativeFunctions.h>
 #include <ATen/NestedTensorImpl.h>
 #include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/native/SparseTensorUtils.h>
-#include <ATen/ops/_coalesced_native.h>
-#include <ATen/ops/_indices_native.h>
-#include <ATen/ops/_nnz_native.h>
-#include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
-#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
-#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
-#include <ATen/ops/_sparse_coo_tensor_with_dims_native.h>
-#include <ATen/ops/_values_native.h>
-#include <ATen/ops/clone_native.h>
-#include <ATen/ops/copy_native.h>
-#include <ATen/ops/copy_sparse_to_sparse_native.h>
-#include <ATen/ops/crow_indices_native.h>
-#include <ATen/ops/col_indices_native.h>
-#include <ATen/ops/dense_dim_native.h>
-#include <ATen/ops/empty_native.h>
-#include <ATen/ops/indices_native.h>
-#include <ATen/ops/is_coalesced_native.h>
-#include <ATen/ops/sparse_dim_native.h>
-#include <ATen/ops/sparse_resize_and_clear_native.h>
-#include <ATen/ops/sparse_resize_native.h>
-#include <ATen/ops/values_native.h>
 #include <torch/library.h>
 
 #include "Copy.h"
@@ -63,8 +44,7 @@ at::Tensor composed_on_device(const at::Tensor& tensor) {
 
 void overwrite_composed(at::Tensor& to, const at::Tensor& from) {
   TORCH_CHECK(to.layout() == c10::kSparse, "A tpu tensor of layout ", to.layout(), " cannot be written in place.");
-  const at::Tensor image = composed_on_device(from);
-  at::native::copy_sparse_(to, image, false);
+  at::native::copy_sparse_(to, composed_on_device(from), false);
 }
 
 void register_sparse() {
@@ -83,7 +63,6 @@ void register_sparse() {
   m.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse));
   m.impl("sparse_resize_", TORCH_FN(at::native::sparse_resize_));
   m.impl("sparse_resize_and_clear_", TORCH_FN(at::native::sparse_resize_and_clear_));
-  m.impl("clone", TORCH_FN(at::native::clone_sparse));
   m.impl("copy_", TORCH_FN(at::native::copy_sparse_wrapper_));
   m.impl("copy_sparse_to_sparse_", TORCH_FN(at::native::copy_sparse_));
   static torch::Library rows(torch::Library::IMPL, "aten", c10::DispatchKey::SparseCsrPrivateUse1, __FILE__, __LINE__);
@@ -92,7 +71,5 @@ void register_sparse() {
   rows.impl("values", TORCH_FN(at::native::values_sparse_csr));
   rows.impl("_nnz", TORCH_FN(at::native::_nnz_sparse_csr));
   rows.impl("copy_", TORCH_FN(at::native::copy_sparse_compressed_));
-  rows.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse_csr));
-  rows.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse_csr));
 }
 }  // namespace tpu

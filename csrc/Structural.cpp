@@ -115,7 +115,7 @@ Tensor copy_from(const Tensor& self, const Tensor& target, bool non_blocking) {
 
 void record_stream(Tensor&, c10::Stream) {}  // one queue keeps order: memory is never reused too early
 
-// Transformer encoders ask this to pack their padded batch into a nested tensor. A dense batch is what stays on the device.
+// Encoders ask this before they pack a padded batch into a nested tensor, which would leave the device.
 bool never_nested(const Tensor&, const Tensor&) { return false; }
 
 bool equal(const Tensor& self, const Tensor& other) {

@@ -74,7 +74,8 @@ pub fn define<P>(
         sig.outs.push(out);
     }
     if form.entry.def.random {
-        let n: i64 = sig.outs.iter().map(|o| o.sizes.iter().product::<i64>()).max().unwrap_or(0);
+        let numbers = |o: &OutSpec| o.sizes.iter().product::<i64>() * if o.dtype.is_complex() { 2 } else { 1 };
+        let n: i64 = sig.outs.iter().map(numbers).max().unwrap_or(0);
         sig.rng_increment = (n as u64).div_ceil(4) * 4;
     }
     if let Some(absent) = form.entry.def.absent {

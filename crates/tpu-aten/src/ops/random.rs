@@ -17,7 +17,7 @@ pub(crate) static DEFS: &[OpDef] = &[
     })
     .operands(&["from", "to"])
     .random()
-    .eg(&["f32[2,3]", "f64[5] -1.0 2.0", "bf16[40] 1.0 2.0", "f16[7]", "f32[0]", "f32[]"]),
+    .eg(&["f32[2,3]", "f64[5] -1.0 2.0", "bf16[40] 1.0 2.0", "f16[7]", "f32[0]", "f32[]", "c64[3]"]),
     one("normal_functional(Tensor self, float mean=0., float std=1., *, Generator? generator=None) -> Tensor", |cx| {
         let (d, dims) = result(cx);
         let (mean, std) = (cx.scalar("mean", d.real().opmath()), cx.scalar("std", d.real().opmath()));

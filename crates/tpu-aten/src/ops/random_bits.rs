@@ -46,9 +46,14 @@ pub(super) fn standard_exponential<'b>(cx: &Cx<'b>, dtype: DType, dims: &[i64]) 
     open_unit(cx, dtype, dims).log().neg()
 }
 
-/// Uniform in [from, to) as `dtype`: a value that rounding would lift to `to` becomes the one below it. Halves get as many
+/// Uniform in [from, to) as `dtype` (for complex numbers each part): a value that rounding would lift to `to` becomes the one below it. Halves get as many
 /// random bits as they can hold, as PyTorch draws them.
 pub(super) fn uniform<'b>(cx: &Cx<'b>, dtype: DType, dims: &[i64], from: V<'b>, to: V<'b>) -> V<'b> {
+    if dtype.is_complex() {
+        let parts = uniform(cx, dtype.real(), &[&[2], dims].concat(), from.real(), to.real());
+        let part = |i| parts.slice_dim(0, i, i + 1).reshape(dims);
+        return part(0).complex(part(1));
+    }
     let work = dtype.opmath();
     let digits = match dtype {
         DType::BF16 => 8,
