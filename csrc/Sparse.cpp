@@ -1,5 +1,4 @@
-// Tensors that are several dense tensors: sparse (COO and compressed) and nested. The core holds their parts; the CPU
-// computes with them.
+// Tensors made of dense ones: sparse and nested. The core holds their parts, the CPU computes with them.
 #include <ATen/Functions.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/NestedTensorImpl.h>
@@ -69,7 +68,6 @@ void register_sparse() {
   rows.impl("crow_indices", TORCH_FN(at::native::crow_indices_sparse_csr));
   rows.impl("col_indices", TORCH_FN(at::native::col_indices_sparse_csr));
   rows.impl("values", TORCH_FN(at::native::values_sparse_csr));
-  rows.impl("_nnz", TORCH_FN(at::native::_nnz_sparse_csr));
   rows.impl("copy_", TORCH_FN(at::native::copy_sparse_compressed_));
 }
 }  // namespace tpu

@@ -167,12 +167,14 @@ def lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias):
     gh, gc, c, t = gh.double(), gc.double(), c.double(), torch.tanh(cy.double())
     i, f, g, o = workspace.double().chunk(4, 1)
     inner = gh * o * (1 - t**2) + gc
-    gates = torch.cat([inner * g * i * (1 - i), inner * c * f * (1 - f), inner * i * (1 - g**2), gh * t * o * (1 - o)], 1)
+    gates = torch.cat(
+        [inner * g * i * (1 - i), inner * c * f * (1 - f), inner * i * (1 - g**2), gh * t * o * (1 - o)], 1
+    )
     return _as(workspace.dtype, gates, inner * f, gates.sum(0) if has_bias else None)
 
 
 def gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
-    """The cell by the book, in float64; its second result is reset, update, new, the old state, the hidden part of new."""
+    """The cell by the book, in float64; its second result is reset, update, new, old state, hidden part of new."""
     (ir, iz, n), (hr, hz, hn) = _sum(input_gates, input_bias).chunk(3, 1), _sum(hidden_gates, hidden_bias).chunk(3, 1)
     r, z, h = torch.sigmoid(ir + hr), torch.sigmoid(iz + hz), hx.double()
     new = torch.tanh(n + r * hn)

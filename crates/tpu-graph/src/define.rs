@@ -101,7 +101,7 @@ fn lowerable(sig: &Sig) -> Result<(), String> {
             return Err(reason.to_owned());
         }
     }
-    lower_node_alone(sig).map_err(|e| e.to_string())
+    lower_node_alone(sig).map_err(|e| format!("its lowering fails: {e}"))
 }
 
 fn sig_arg(a: &ArgSpec) -> SigArg {
