@@ -13,8 +13,7 @@ bool take_geometry(const at::Tensor& out, const at::Tensor& twin);
 
 // A tensor made of dense ones (sparse, nested); the same with its parts elsewhere; a sparse one's contents replaced.
 inline bool is_composed(const at::Tensor& t) { return t.layout() != c10::kStrided || t.is_nested(); }
-at::Tensor composed_on_host(const at::Tensor& tensor);
-at::Tensor composed_on_device(const at::Tensor& tensor);
+at::Tensor composed(const at::Tensor& tensor, bool to_device);
 void overwrite_composed(at::Tensor& to, const at::Tensor& from);
 
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking);

@@ -63,7 +63,7 @@ class HostArguments {
     for (const auto& [seen, twin] : twins_)
       if (seen.is_same(real)) return twin;
     at::Tensor twin =
-        is_composed(real) ? composed_on_host(real)
+        is_composed(real) ? composed(real, /*to_device=*/false)
         : overwritten
             ? at::Tensor(at::detail::empty_strided_cpu(real.sizes(), real.strides(), real.scalar_type()))
             : host_image(real);
@@ -94,7 +94,7 @@ class HostArguments {
     if (!result.defined() || keep_on_host_ || result.device().type() != c10::DeviceType::CPU) return result;
     for (const auto& [real, twin] : twins_)
       if (twin.is_same(result)) return real;
-    if (is_composed(result)) return composed_on_device(result);
+    if (is_composed(result)) return composed(result, /*to_device=*/true);
     for (const auto& [real, twin] : twins_) {
       if (is_composed(twin)) continue;
       TORCH_CHECK(!may_alias || !twin.storage().is_alias_of(result.storage()), c10::toString(op.operator_name()),

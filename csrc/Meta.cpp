@@ -4,6 +4,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include <algorithm>
+#include <set>
 
 #include "Arguments.h"
 #include "Copy.h"
@@ -12,7 +13,6 @@
 
 namespace tpu {
 namespace {
-constexpr size_t kSmallInputs = 1 << 20;  // up to here a failed Meta run is repeated on the CPU, for the CPU's words
 
 class Twins {
  public:
@@ -30,7 +30,6 @@ class Twins {
     if (key->is_wrapped_number()) impl->set_wrapped_number(true);
     if (real.is_conj()) impl->_set_conj(true);
     if (real.is_neg()) impl->_set_neg(true);
-    bytes_ += real.numel() * real.element_size();
     made_.emplace_back(key, made);
     return made;
   }
@@ -41,12 +40,9 @@ class Twins {
     return map_tensors(real, [this](const at::Tensor& item) { return tensor(item); });
   }
 
-  size_t bytes() const { return bytes_; }
-
  private:
   c10::DeviceType where_;
   c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 8> made_;
-  size_t bytes_ = 0;
 };
 
 // Python code in a Meta kernel must not see the caller's function modes (a default device, for one).
@@ -107,10 +103,13 @@ bool resize_outs(const Form& form, const c10::IValue* real, const c10::SmallVect
 
 int32_t define_by_meta(const Form& form, torch::jit::Stack* stack, const TpuArg* args) {
   const c10::IValue* values = stack->data() + (stack->size() - form.n_args);
-  const bool structured = form.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
+  // Without a CPU kernel it is a composite that copies views; of these three the kernel sets the shape, not the rule.
+  static const std::set<std::string> late{"aten::mse_loss", "aten::smooth_l1_loss", "aten::isin"};
+  const bool structured = form.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
+                          form.op.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
+                          late.count(form.op.schema().name()) == 0;
   c10::SmallVector<c10::IValue, 8> meta;
   torch::jit::Stack results;
-  size_t bytes = 0;
   bool missing = true;
   std::exception_ptr failure;
   for (const bool shadow : {true, false}) {
@@ -120,13 +119,11 @@ int32_t define_by_meta(const Form& form, torch::jit::Stack* stack, const TpuArg*
     for (uint32_t k = 0; k < form.n_args; ++k) meta.push_back(twins.value(values[k], form.travel[k]));
     results.assign(meta.begin(), meta.end());
     failure = run(form.op, shadow ? c10::DispatchKey::IPU : c10::DispatchKey::Meta, results, missing);
-    bytes = twins.bytes();
   }
   // Without a Meta kernel an op that only writes arguments still has known results: those arguments as they are.
   const bool only_writes = std::all_of(form.writes.begin(), form.writes.end(), [](int32_t k) { return k >= 0; });
   if (failure && !(missing && only_writes && !form.is_out)) {
-    if (!missing && (bytes > kSmallInputs || fallback_mode() == FallbackMode::kError))
-      std::rethrow_exception(failure);
+    if (!missing && fallback_mode() == FallbackMode::kError) std::rethrow_exception(failure);
     fall_back(form.op, stack, missing ? "PyTorch has no Meta kernel for it" : "its Meta kernel refuses the arguments");
     return kDoneOnCpu;
   }

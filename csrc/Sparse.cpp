@@ -11,16 +11,17 @@
 #include "Runtime.h"
 
 namespace tpu {
-namespace {
-template <class Move>
-at::Tensor composed(const at::Tensor& tensor, c10::Device on, Move move) {
+at::Tensor composed(const at::Tensor& tensor, bool to_device) {
+  const auto move = [to_device](const at::Tensor& part) {
+    return to_device ? device_image(part) : part.device().is_cpu() ? part : host_image(part);
+  };
   if (tensor.layout() == c10::kStrided) {
     const auto* nested = static_cast<const at::native::NestedTensorImpl*>(tensor.unsafeGetTensorImpl());
     return at::detail::make_tensor<at::native::NestedTensorImpl>(move(nested->get_buffer()), nested->get_nested_sizes(),
                                                                  nested->get_nested_strides(),
                                                                  nested->get_storage_offsets());
   }
-  const at::TensorOptions options = tensor.options().device(on);
+  const at::TensorOptions options = tensor.options().device(to_device ? device() : c10::Device(c10::kCPU));
   if (tensor.layout() == c10::kSparse) {
     const auto* sparse = at::sparse::get_sparse_impl(tensor);
     return at::_sparse_coo_tensor_unsafe(move(sparse->indices()), move(sparse->values()), tensor.sizes(), options,
@@ -30,20 +31,10 @@ at::Tensor composed(const at::Tensor& tensor, c10::Device on, Move move) {
   return at::_sparse_compressed_tensor_unsafe(move(rows->compressed_indices()), move(rows->plain_indices()),
                                               move(rows->values()), tensor.sizes(), options);
 }
-}  // namespace
-
-at::Tensor composed_on_host(const at::Tensor& tensor) {
-  return composed(tensor, c10::DeviceType::CPU,
-                  [](const at::Tensor& part) { return part.device().is_cpu() ? part : host_image(part); });
-}
-
-at::Tensor composed_on_device(const at::Tensor& tensor) {
-  return composed(tensor, device(), [](const at::Tensor& part) { return device_image(part); });
-}
 
 void overwrite_composed(at::Tensor& to, const at::Tensor& from) {
   TORCH_CHECK(to.layout() == c10::kSparse, "A tpu tensor of layout ", to.layout(), " cannot be written in place.");
-  at::native::copy_sparse_(to, composed_on_device(from), false);
+  at::native::copy_sparse_(to, composed(from, /*to_device=*/true), false);
 }
 
 void register_sparse() {
