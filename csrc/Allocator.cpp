@@ -9,7 +9,6 @@
 #include <map>
 #include <mutex>
 
-
 namespace tpu {
 namespace {
 using c10::CachingAllocator::Stat;

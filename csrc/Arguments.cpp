@@ -1,5 +1,6 @@
 #include "Arguments.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/_to_copy.h>
 #include <c10/util/Exception.h>
@@ -75,7 +76,6 @@ bool fill_list(TpuArg& arg, const c10::IValue& value, Travel travel, Frame& fram
       return true;
   }
 }
-
 }  // namespace
 
 Travel travel_of(const c10::Argument& argument) {
@@ -117,7 +117,7 @@ bool fill_arguments(const Form& form, const c10::IValue* values, TpuArg* args, F
     const c10::IValue& value = values[k];
     TpuArg& arg = args[k];
     arg.n = 1;
-    if (value.isNone()) {
+    if (value.isNone() || (value.isTensor() && !value.toTensor().defined())) {
       arg.kind = TPU_A_NONE;
       arg.n = 0;
       continue;
@@ -125,11 +125,6 @@ bool fill_arguments(const Form& form, const c10::IValue* values, TpuArg* args, F
     switch (form.travel[k]) {
       case Travel::kTensor: {
         const at::Tensor& tensor = value.toTensor();
-        if (!tensor.defined()) {
-          arg.kind = TPU_A_NONE;
-          arg.n = 0;
-          break;
-        }
         TpuTensor* out = frame.take<TpuTensor>(1);
         if (C10_UNLIKELY(!fill_tensor(*out, tensor))) raise_device_mismatch(tensor);
         arg.kind = TPU_A_TENSOR;
@@ -187,8 +182,13 @@ void bring_indices(const Form& form, c10::IValue* values) {
 
 void check_written(const Form& form, const c10::IValue* values) {
   for (const int32_t k : form.written) {
-    if (values[k].isTensor() && values[k].toTensor().defined() && values[k].toTensor().device().type() != kDevice)
-      raise_device_mismatch(values[k].toTensor());
+    if (!values[k].isTensor() || !values[k].toTensor().defined()) continue;
+    const at::Tensor& to = values[k].toTensor();
+    if (to.device().type() != kDevice) raise_device_mismatch(to);
+    if (!form.may_repeat) at::assert_no_internal_overlap(to);
+    for (uint32_t j = 0; j < form.n_args; ++j)
+      if (static_cast<int32_t>(j) != k && values[j].isTensor() && values[j].toTensor().defined())
+        at::assert_no_partial_overlap(to, values[j].toTensor());
   }
 }
 }  // namespace tpu

@@ -104,6 +104,7 @@ std::string add_form(uint32_t op_id, size_t n_outputs, bool updates, const Opera
   form->n_args = static_cast<uint32_t>(schema.arguments().size());
   form->random = tpu_op_is_random(op_id) != 0;
   form->may_contract = may_contract(schema.name());
+  for (const char* part : {"fill", "zero", "index_put"}) form->may_repeat |= name.find(part) != std::string::npos;
   form->is_out = any(schema, is_out);
   for (uint32_t k = 0; k < form->n_args; ++k) {
     const Argument& argument = schema.arguments()[k];
