@@ -50,7 +50,7 @@ fn hand_over(s: Result<Storage, Fault>, at: *mut *mut c_void) -> *mut TpuStorage
 /// `at` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tpu_storage_new(nbytes: u64, at: *mut *mut c_void) -> *mut TpuStorage {
-    guard(std::ptr::null_mut(), || hand_over(Ok(Storage::empty(nbytes)), at))
+    guard(std::ptr::null_mut(), || hand_over(device().map(|_| Storage::empty(nbytes)), at))
 }
 
 /// # Safety

@@ -5,7 +5,7 @@ use crate::lower::lower_node_alone;
 use crate::sig::{ArgSpec, CallArg, Form, OutSpec, Place, Sig, Target, TensorArg, TensorSpec, Way};
 use crate::value::hash_base;
 use std::sync::Arc;
-use tpu_aten::{Settings, Sig as AtenSig, SigArg};
+use tpu_aten::{Lower, Settings, Sig as AtenSig, SigArg};
 use tpu_base::{DType, Scalar};
 
 /// One result as Meta gave it.
@@ -99,6 +99,15 @@ fn lowerable(sig: &Sig) -> Result<(), String> {
         let args: Vec<SigArg> = sig.args.iter().map(sig_arg).collect();
         if let Some(reason) = refuse(&AtenSig { schema, args: &args }) {
             return Err(reason.to_owned());
+        }
+    }
+    // PyTorch's Meta kernels let some in-place products pass
+    if matches!(def.lower, Lower::Binary(_))
+        && let Some(out) = sig.outs.iter().find(|o| matches!(o.target, Target::Write(_)))
+    {
+        let dtype = |a| if let SigArg::Tensor { dtype, .. } = sig_arg(a) { Some(dtype) } else { None };
+        if sig.args.iter().filter_map(dtype).any(|d| d.category() > out.dtype.category()) {
+            return Err("the result can't be cast to what it is written into".to_owned());
         }
     }
     lower_node_alone(sig).map_err(|e| format!("its lowering fails: {e}"))

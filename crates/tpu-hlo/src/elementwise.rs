@@ -1,14 +1,48 @@
 //! Elementwise operations. Binary ones broadcast like PyTorch (right-aligned); dtypes must agree.
 
-use crate::build::V;
+use crate::build::{Builder, V};
 use crate::constant::Lit;
 use crate::ir::{Attr, Type};
 use tpu_base::DType;
 
+impl Builder {
+    /// Fails where an elementwise operation isn't defined for a dtype: the compiler would say so much later, and the CPU
+    /// may do it or has better words.
+    fn takes(&self, op: &'static str, d: DType) {
+        let whole = d.is_int() || d == DType::Bool;
+        let fine = match op.split_once('.').map_or(op, |(_, name)| name) {
+            "and" | "or" | "xor" | "not" => whole,
+            "popcnt" | "count_leading_zeros" => d.is_int(),
+            "shift_left" | "shift_right_arithmetic" | "shift_right_logical" => d.is_int(),
+            "negate" => d != DType::Bool,
+            "exponential"
+            | "exponential_minus_one"
+            | "log"
+            | "log_plus_one"
+            | "logistic"
+            | "sqrt"
+            | "rsqrt"
+            | "cbrt"
+            | "sine"
+            | "cosine"
+            | "tan"
+            | "tanh" => !whole,
+            "ceil" | "floor" | "round_nearest_afz" | "round_nearest_even" => d.is_float(),
+            _ => true,
+        };
+        if !fine {
+            self.fail(op, format!("it isn't defined for {d:?}"));
+        }
+    }
+}
+
 macro_rules! unary {
     ($($(#[$doc:meta])* $name:ident = $op:literal;)*) => { #[allow(clippy::should_implement_trait)] impl<'b> V<'b> { $(
         $(#[$doc])*
-        pub fn $name(self) -> V<'b> { self.b.op1($op, &[self], self.ty(), vec![]) }
+        pub fn $name(self) -> V<'b> {
+            self.b.takes($op, self.dtype());
+            self.b.op1($op, &[self], self.ty(), vec![])
+        }
     )* } };
 }
 
@@ -226,6 +260,7 @@ impl<'b> V<'b> {
 
     fn binary(self, op: &'static str, other: V<'b>) -> V<'b> {
         self.same_dtype(op, other);
+        self.b.takes(op, self.dtype());
         let (a, b) = self.broadcast_with(other);
         self.b.op1(op, &[a, b], a.ty(), vec![])
     }

@@ -4,7 +4,7 @@ use super::binary::rounded;
 use super::compare::sign_bit;
 use super::unary::{exp2, reciprocal};
 use crate::cx::Cx;
-use crate::def::{OpDef, Refusal, Sig, binary, one};
+use crate::def::{OpDef, Refusal, Sig, SigArg, binary, one};
 use std::f64::consts::LN_2;
 use tpu_base::{DType, Scalar};
 use tpu_hlo::V;
@@ -47,39 +47,42 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f32[0] f32[1]",
         "i32[4] f32[]",
     ]),
-    one("pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor", pow_number).consts(&["exponent"]).eg(&[
-        "f32[19]! 0.5",
-        "f32[19]! 2",
-        "f32[19]! 3",
-        "f32[19]! -1",
-        "f32[19]! -2",
-        "f32[19]! -0.5",
-        "f32[19]! 0",
-        "f32[19]! 1",
-        "f32[4]+ 1.7",
-        "f32[4] -3",
-        "f32[4] 4.0",
-        "bf16[6]+ 2",
-        "bf16[6]+ 0.5",
-        "bf16[6] 3",
-        "f16[6] 2",
-        "f64[4]+ -1.5",
-        "i32[6] 2",
-        "i64[9] 3",
-        "i64[6] 0",
-        "i32[6] 7",
-        "i32[6] 0.5",
-        "i32[4]+ 2.0",
-        "u8[4] 2",
-        "c64[4] 2",
-        "c64[4] 0.5",
-        "c128[4] 2.5",
-        "c64[4] -1",
-        "bool[3] 2",
-        "f32[] 2",
-        "f32[0] 2",
-        "i32[5] -0.5",
-    ]),
+    one("pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor", pow_number)
+        .consts(&["exponent"])
+        .refuse(inverse_of_integers)
+        .eg(&[
+            "f32[19]! 0.5",
+            "f32[19]! 2",
+            "f32[19]! 3",
+            "f32[19]! -1",
+            "f32[19]! -2",
+            "f32[19]! -0.5",
+            "f32[19]! 0",
+            "f32[19]! 1",
+            "f32[4]+ 1.7",
+            "f32[4] -3",
+            "f32[4] 4.0",
+            "bf16[6]+ 2",
+            "bf16[6]+ 0.5",
+            "bf16[6] 3",
+            "f16[6] 2",
+            "f64[4]+ -1.5",
+            "i32[6] 2",
+            "i64[9] 3",
+            "i64[6] 0",
+            "i32[6] 7",
+            "i32[6] 0.5",
+            "i32[4]+ 2.0",
+            "u8[4] 2",
+            "c64[4] 2",
+            "c64[4] 0.5",
+            "c128[4] 2.5",
+            "c64[4] -1",
+            "bool[3] 2",
+            "f32[] 2",
+            "f32[0] 2",
+            "i32[5] -0.5",
+        ]),
     one("pow.Scalar(Scalar self, Tensor exponent) -> Tensor", |cx| {
         let d = cx.out_dtype();
         pow(cx.t_as("self", d).convert(d.opmath()), cx.t_as("exponent", d.opmath()))
@@ -162,6 +165,13 @@ pub(crate) static DEFS: &[OpDef] = &[
     })
     .eg(DIVISORS),
 ];
+
+/// Meta lets it pass; the CPU has the words.
+fn inverse_of_integers(sig: &Sig<'_>) -> Option<Refusal> {
+    let whole = sig.dtype("self").is_some_and(DType::is_int);
+    matches!(sig.arg("exponent"), SigArg::Scalar(Scalar::Int(n)) if whole && *n < 0)
+        .then_some("integers have no inverse")
+}
 
 const DIVISORS: &[&str] =
     &["i32[9] i32[9]", "i64[2,3]%40 i64[3]%40", "u8[6] u8[6]", "i16[9] i16[1]", "i64[] i64[2]", "i32[0] i32[1]"];

@@ -2,7 +2,7 @@
 
 use super::index::positions;
 use crate::cx::{Arg, Cx};
-use crate::def::{OpDef, one};
+use crate::def::{OpDef, Refusal, Sig, SigArg, one};
 use tpu_base::{DType, ErrorKind, Scalar};
 use tpu_hlo::{GatherDims, ScatterDims, V};
 
@@ -17,6 +17,7 @@ pub(crate) static DEFS: &[OpDef] = &[
         }
         x.take(index, d).reshape(&out.dims)
     })
+    .refuse(no_line_of_indices)
     .eg(&[
         "f32[4,5] 0 i64[3]%4",
         "f32[4,5] -1 i32[7]%5",
@@ -126,6 +127,12 @@ pub(crate) static DEFS: &[OpDef] = &[
     })
     .eg(&["f32[4,5] bool[3] [i64[3]%4 i64[3]%5] 7", "f32[4,5] bool[3,5] [i64[3,5]%4 i64[3,5]%5] 0"]),
 ];
+
+/// Meta lets it pass; the CPU has the words.
+fn no_line_of_indices(sig: &Sig<'_>) -> Option<Refusal> {
+    let SigArg::Tensor { dtype, dims, .. } = sig.arg("index") else { return None };
+    (dims.len() > 1 || !matches!(dtype, DType::I32 | DType::I64)).then_some("the index is no vector of int32 or int64")
+}
 
 /// A 0-d value as a 1-d one.
 pub(super) fn line<'b>(x: V<'b>) -> V<'b> {

@@ -3,7 +3,7 @@
 
 use super::reduce::every;
 use crate::cx::Cx;
-use crate::def::{OpDef, many, one};
+use crate::def::{OpDef, Refusal, Sig, many, one};
 use tpu_base::{DType, ErrorKind};
 use tpu_hlo::V;
 
@@ -12,6 +12,7 @@ pub(crate) static DEFS: &[OpDef] = &[
         "nll_loss_forward(Tensor self, Tensor target, Tensor? weight, int reduction, SymInt ignore_index) -> (Tensor output, Tensor total_weight)",
         forward,
     )
+    .refuse(no_classes)
     .eg(&[
         "f32[4,5] i64[4]%5 - 1 -100",
         "f32[4,5] i64[4]%5 f32[5]+ 1 2",
@@ -52,6 +53,12 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f32[] f32[2,5,3,4] i64[2,3,4]%5 f32[5]+ 2 2 f32[]+",
     ]),
 ];
+
+/// Meta lets it pass; the CPU has the words.
+fn no_classes(sig: &Sig<'_>) -> Option<Refusal> {
+    let d = sig.dtype("target")?;
+    (!matches!(d, DType::I64 | DType::U8)).then_some("the target's dtype is neither int64 nor uint8")
+}
 
 struct Targets<'b> {
     /// Log probabilities.

@@ -2,7 +2,7 @@
 //! settles `keepdim`; halves accumulate in float32 and integers in int64, as in PyTorch.
 
 use crate::cx::Cx;
-use crate::def::{OpDef, Refusal, Sig, many, one};
+use crate::def::{OpDef, Refusal, Sig, SigArg, many, one};
 use tpu_base::DType;
 use tpu_hlo::V;
 
@@ -64,6 +64,7 @@ pub(crate) static DEFS: &[OpDef] = &[
     })
     .eg(&["f32[2,3]", "f32[2,3] (1) True", "i32[3]%9"]),
     one("amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor", |cx| shaped(cx, cx.t("self"), V::max_over))
+        .refuse(nothing)
         .eg(&[
             "f32[2,3]",
             "f32[2,3,4] (0,-1) True",
@@ -76,6 +77,7 @@ pub(crate) static DEFS: &[OpDef] = &[
             "f16[38]!",
         ]),
     one("amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor", |cx| shaped(cx, cx.t("self"), V::min_over))
+        .refuse(nothing)
         .eg(&["f32[2,3]", "u8[2,3,4] (0,-1) True", "bool[2,3] (0)", "f32[0,3] (1)", "f64[19,2]! (1)", "f32[38]!"]),
     many("aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)", |cx| {
         let x = cx.t("self");
@@ -154,6 +156,11 @@ pub(crate) static DEFS: &[OpDef] = &[
 /// Refuses what has no maximum to shift by.
 pub(super) fn complex(sig: &Sig<'_>) -> Option<Refusal> {
     sig.dtype("self").filter(|d| d.is_complex()).map(|_| "complex numbers have no order")
+}
+
+/// Meta lets it pass; the CPU has the words.
+fn nothing(sig: &Sig<'_>) -> Option<Refusal> {
+    matches!(sig.arg("self"), SigArg::Tensor { dims, .. } if dims.contains(&0)).then_some("nothing has no extreme")
 }
 
 /// Every dimension of `x`.

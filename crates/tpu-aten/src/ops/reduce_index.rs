@@ -3,7 +3,7 @@
 
 use super::reduce::one_dim;
 use crate::cx::Cx;
-use crate::def::{OpDef, many, one};
+use crate::def::{OpDef, Refusal, Sig, SigArg, many, one};
 use tpu_base::DType;
 use tpu_hlo::V;
 
@@ -12,6 +12,7 @@ pub(crate) static DEFS: &[OpDef] =
         many("max.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)", |cx| {
             extreme_dim(cx, V::max_over)
         })
+        .refuse(nothing_along_dim)
         .eg(&[
             "f32[2,3] -1",
             "f32[2,3,4] 1 True",
@@ -26,6 +27,7 @@ pub(crate) static DEFS: &[OpDef] =
         many("min.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)", |cx| {
             extreme_dim(cx, V::min_over)
         })
+        .refuse(nothing_along_dim)
         .eg(&["f32[2,3] -1", "f32[2,3,4] 1 True", "i64[2,3]%9 0", "bool[2,3] 1", "f64[2,3] 0", "f32[] 0"]),
         one("argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", |cx| arg_extreme(cx, V::max_over)).eg(
             &[
@@ -42,6 +44,13 @@ pub(crate) static DEFS: &[OpDef] =
         one("argmin(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", |cx| arg_extreme(cx, V::min_over))
             .eg(&["f32[2,3]", "f32[2,3] -1 True", "u8[2,3]%9 0", "f32[] 0"]),
     ];
+
+/// Meta lets it pass; the CPU has the words.
+fn nothing_along_dim(sig: &Sig<'_>) -> Option<Refusal> {
+    let (SigArg::Tensor { dims, .. }, SigArg::Int(d)) = (sig.arg("self"), sig.arg("dim")) else { return None };
+    let d = if *d < 0 { d + dims.len() as i64 } else { *d };
+    (dims.get(d as usize) == Some(&0)).then_some("nothing has no extreme")
+}
 
 /// The dtype of positions below `n`: int32 unless that is too short, for a TPU has no 64-bit integers of its own.
 pub(super) fn index_dtype(n: i64) -> DType {

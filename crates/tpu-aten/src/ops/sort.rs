@@ -3,16 +3,19 @@
 use super::reduce_index::{extreme, index_dtype};
 use super::scan::cummax;
 use crate::cx::Cx;
-use crate::def::{OpDef, many, one};
+use crate::def::{OpDef, Refusal, Sig, SigArg, many, one};
 use tpu_base::DType;
 use tpu_hlo::V;
 
 pub(crate) static DEFS: &[OpDef] = &[
-    many("sort(Tensor self, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)", sort).eg(SORT_EG),
+    many("sort(Tensor self, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)", sort)
+        .refuse(no_such_dim)
+        .eg(SORT_EG),
     many(
         "sort.stable(Tensor self, *, bool? stable, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)",
         sort,
     )
+    .refuse(no_such_dim)
     .eg(&[
         "f32[2,30] stable=True",
         "i64[3,40]%5 stable=True dim=-1",
@@ -180,4 +183,11 @@ fn middle<'b>(cx: &Cx<'b>, skip_nan: bool) -> V<'b> {
     }
     let (values, _) = sorted(x.reshape(&[n]), 0, false);
     at_position(values, median_position(values, 0, skip_nan), 0)
+}
+
+/// Meta lets it pass; the CPU has the words.
+fn no_such_dim(sig: &Sig<'_>) -> Option<Refusal> {
+    let (SigArg::Tensor { dims, .. }, SigArg::Int(d)) = (sig.arg("self"), sig.arg("dim")) else { return None };
+    let rank = dims.len().max(1) as i64;
+    (*d < -rank || *d >= rank).then_some("the tensor has no such dimension")
 }
