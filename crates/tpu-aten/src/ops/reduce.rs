@@ -64,7 +64,6 @@ pub(crate) static DEFS: &[OpDef] = &[
     })
     .eg(&["f32[2,3]", "f32[2,3] (1) True", "i32[3]%9"]),
     one("amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor", |cx| shaped(cx, cx.t("self"), V::max_over))
-        .refuse(nothing)
         .eg(&[
             "f32[2,3]",
             "f32[2,3,4] (0,-1) True",
@@ -77,7 +76,6 @@ pub(crate) static DEFS: &[OpDef] = &[
             "f16[38]!",
         ]),
     one("amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor", |cx| shaped(cx, cx.t("self"), V::min_over))
-        .refuse(nothing)
         .eg(&["f32[2,3]", "u8[2,3,4] (0,-1) True", "bool[2,3] (0)", "f32[0,3] (1)", "f64[19,2]! (1)", "f32[38]!"]),
     many("aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)", |cx| {
         let x = cx.t("self");
@@ -86,8 +84,10 @@ pub(crate) static DEFS: &[OpDef] = &[
     })
     .eg(&["f32[2,3]", "f32[2,3] dim=-1 keepdim=True", "i32[2,3]%9 dim=0", "f32[]"]),
     one("max(Tensor self) -> Tensor", |cx| shaped(cx, cx.t("self"), V::max_over))
+        .refuse(nothing)
         .eg(&["f32[2,3]", "i64[3]%9", "bool[3]", "bf16[3]", "f32[]"]),
     one("min(Tensor self) -> Tensor", |cx| shaped(cx, cx.t("self"), V::min_over))
+        .refuse(nothing)
         .eg(&["f32[2,3]", "u8[3]%9", "bool[3]"]),
     one("any(Tensor self) -> Tensor", |cx| shaped(cx, truth(cx), V::any)).eg(&[
         "bool[2,3]",
