@@ -162,8 +162,6 @@ def test_a_poisoned_tensor_stays_poisoned(bystander):
             y.tolist()
     with pytest.raises((IndexError, RuntimeError)):
         y.sum().item()
-    y.zero_()  # its old contents no longer matter
-    assert y.tolist() == [[0.0, 0.0]]
     assert table.tolist() == [[1.0, 1.0]] * 3
     torch.tpu.synchronize()
 
