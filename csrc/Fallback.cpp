@@ -68,6 +68,7 @@ class HostArguments {
             ? at::Tensor(at::detail::empty_strided_cpu(real.sizes(), real.strides(), real.scalar_type()))
             : host_image(real);
     if (real.unsafeGetTensorImpl()->is_wrapped_number()) twin.unsafeGetTensorImpl()->set_wrapped_number(true);
+    if (real.requires_grad()) twin.set_requires_grad(true);  // some kernels keep more for a backward to come
     twins_.emplace_back(real, twin);
     return twin;
   }

@@ -58,6 +58,17 @@ def test_sparse_gradients(optimizer):
     torch.testing.assert_close(weights[1], weights[0])
 
 
+@pytest.mark.parametrize("reduce", ["mean", "amax"])
+def test_reducing_products_have_gradients(coo, reduce):
+    grads = []
+    for device in ("cpu", "tpu"):
+        rows = coo.to_dense().to_sparse_csr().to(device).requires_grad_()
+        dense = torch.arange(1.0, 7.0).reshape(3, 2).to(device).requires_grad_()
+        torch.sparse.mm(rows, dense, reduce).sum().backward()
+        grads.append(dense.grad.cpu())
+    torch.testing.assert_close(grads[1], grads[0])
+
+
 def test_strided_nested_tensors():
     parts = [torch.randn(2, 3), torch.randn(4, 3)]
     nested = torch.nested.nested_tensor(parts, device="tpu")
