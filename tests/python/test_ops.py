@@ -1,7 +1,8 @@
-"""Every op of the table on the device, held against the CPU: values, dtypes, sizes and what in-place ops leave behind.
+"""Every op of the table on the device, held against the CPU: values, dtypes, sizes, what in-place ops leave.
 
-The examples are the op table's own. Each op runs its first, its last and one between; TORCH_TPU_TEST_ALL_EXAMPLES=1 runs
-all. Falling back to the CPU is an error here, unless the definition itself refuses the signature: a lowering that breaks
+The examples are the op table's own: of each op the first, the last and one between, or all of them with
+TORCH_TPU_TEST_ALL_EXAMPLES=1.
+Falling back to the CPU is an error here, unless the definition itself refuses the signature: a lowering that breaks
 must not hide behind the fallback.
 """
 
