@@ -117,9 +117,12 @@ fn program(nodes: &[NodeRef<'_>], inputs: &[&Base], live: &[(u32, u32)], name: &
             .fold(b.scalar(DType::I32, 0), |code, (i, c)| c.ok.select(code, b.scalar(DType::I32, i as i64 + 1)));
         results.push(code);
     }
-    let aliases = aliases(nodes, inputs, live, &params.made.borrow());
-    let module = b.finish(name, &results, aliases)?;
-    let params = params.made.borrow().iter().map(|(p, _)| *p).collect();
+    let mut module = b.finish(name, &results, vec![])?;
+    // what nothing reads is no operand: a fault in an overwritten value ends there
+    let kept = module.prune();
+    let made = params.made.borrow();
+    let params: Vec<Param> = kept.into_iter().map(|i| made[i].0).collect();
+    module.main.aliases = aliases(nodes, inputs, live, &params);
     Ok(Program { module, params, checks: checks.into_iter().map(|c| (c.kind, c.message)).collect() })
 }
 
@@ -298,12 +301,7 @@ fn logical(o: &OutSpec) -> Type {
 }
 
 /// Which parameter each live result may take over: the storage it overwrites.
-fn aliases(
-    nodes: &[NodeRef<'_>],
-    inputs: &[&Base],
-    live: &[(u32, u32)],
-    params: &[(Param, ValueId)],
-) -> Vec<Option<usize>> {
+fn aliases(nodes: &[NodeRef<'_>], inputs: &[&Base], live: &[(u32, u32)], params: &[Param]) -> Vec<Option<usize>> {
     let mut aliases = vec![None; params.len()];
     for (r, &(n, k)) in live.iter().enumerate() {
         let (mut n, mut k) = (n, k);
@@ -324,7 +322,7 @@ fn aliases(
         if *inputs[root as usize] != out.base {
             continue;
         }
-        if let Some(p) = params.iter().position(|(p, _)| *p == Param::Input(root))
+        if let Some(p) = params.iter().position(|p| *p == Param::Input(root))
             && aliases[p].is_none()
         {
             aliases[p] = Some(r);

@@ -1,5 +1,6 @@
 //! The data: types, attributes, operations, functions.
 
+use std::collections::HashSet;
 use std::fmt;
 use tpu_base::DType;
 
@@ -111,6 +112,32 @@ pub struct Error {
     pub op: &'static str,
     /// What was expected and what came.
     pub what: String,
+}
+
+impl Module {
+    /// Drops operations of `main` that no result depends on, then parameters that nothing reads. Which parameters stay, by
+    /// their former positions. `aliases` are the caller's to set anew.
+    pub fn prune(&mut self) -> Vec<usize> {
+        fn reads(op: &Op, live: &mut HashSet<ValueId>) {
+            live.extend(&op.operands);
+            op.regions.iter().flat_map(|r| &r.ops).for_each(|op| reads(op, live));
+        }
+        let body = &mut self.main.body;
+        let mut live = HashSet::new();
+        let mut keep = vec![false; body.ops.len()];
+        for (i, op) in body.ops.iter().enumerate().rev() {
+            // the terminator has no results and is the root of all that lives
+            if op.results.is_empty() || op.results.iter().any(|r| live.contains(r)) {
+                keep[i] = true;
+                reads(op, &mut live);
+            }
+        }
+        let mut keep = keep.into_iter();
+        body.ops.retain(|_| keep.next().unwrap_or(true));
+        let kept: Vec<usize> = (0..body.args.len()).filter(|&i| live.contains(&body.args[i])).collect();
+        body.args.retain(|a| live.contains(a));
+        kept
+    }
 }
 
 impl fmt::Display for Type {

@@ -225,6 +225,19 @@ mod tests {
     }
 
     #[test]
+    fn what_no_result_needs_is_dropped() {
+        let b = Builder::new();
+        let t = Type::new(DType::F32, [2]);
+        let (x, y, z) = (b.param(t.clone()), b.param(t.clone()), b.param(t));
+        let _dead = x.exp() + y;
+        let live = z.sum(&[0]);
+        let mut m = b.finish("pruned", &[live], vec![]).unwrap();
+        assert_eq!(m.prune(), [2]);
+        let text = m.to_string();
+        assert!(!text.contains("exponential") && text.contains("@main(%2: tensor<2xf32>)"), "{text}");
+    }
+
+    #[test]
     fn keeps_the_first_mistake() {
         let b = Builder::new();
         let x = b.param(Type::new(DType::F32, [2]));

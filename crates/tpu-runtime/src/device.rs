@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 use tpu_aten::Settings;
 use tpu_base::ErrorKind;
@@ -84,6 +84,8 @@ pub struct Device {
     recorder: Mutex<Recorder>,
     settings: RwLock<Settings>,
     signatures: Signatures,
+    /// Jobs known to have run, and all they started.
+    idle_at: AtomicU64,
     mode: AtomicU8,
 }
 
@@ -142,6 +144,7 @@ impl Device {
             }),
             settings: RwLock::new(Settings::default()),
             signatures,
+            idle_at: AtomicU64::new(0),
             mode: AtomicU8::new(Mode::Strict as u8),
         })
     }
@@ -305,10 +308,15 @@ impl Device {
 
     /// Waits until everything recorded has run; whether it did in time.
     pub fn synchronize(&self, timeout: Option<Duration>) -> bool {
+        {
+            let r = self.recorder.lock();
+            if r.segment.is_empty() && self.executor.sent() == self.idle_at.load(Ordering::Relaxed) {
+                return true;
+            }
+        }
         // a query still has to reach the executor
         let timeout = timeout.map(|t| t.max(Duration::from_micros(500)));
-        let mark = self.mark();
-        self.wait_mark(&mark, timeout)
+        self.wait_mark(&self.mark(), timeout)
     }
 
     /// A point after everything recorded so far.
@@ -316,13 +324,17 @@ impl Device {
         let mark = Arc::new(Mark::default());
         let mut r = self.recorder.lock();
         self.cut(&mut r);
-        self.executor.send(Job::Mark(mark.clone()));
+        mark.number(self.executor.send(Job::Mark(mark.clone())));
         mark
     }
 
     /// Waits for a mark; whether it was reached in time.
     pub fn wait_mark(&self, mark: &Mark, timeout: Option<Duration>) -> bool {
-        self.progress.wait(timeout, || mark.is_reached())
+        let reached = self.progress.wait(timeout, || mark.is_reached());
+        if reached {
+            self.idle_at.fetch_max(mark.ordinal(), Ordering::Relaxed);
+        }
+        reached
     }
 
     /// Makes `bytes` fit under the memory limit by letting queued work finish.

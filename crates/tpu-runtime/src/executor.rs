@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tpu_base::{DType, Scalar};
 use tpu_graph::{HostValue, Param};
 use tpu_pjrt::{Buffer, Client, Device, Event};
@@ -37,6 +37,7 @@ pub(crate) enum Job {
 /// The queue's end that recorders hold.
 pub(crate) struct Executor {
     queue: Sender<Job>,
+    sent: AtomicU64,
     stop: Arc<AtomicBool>,
 }
 
@@ -65,12 +66,18 @@ impl Executor {
             outputs: vec![],
         };
         std::thread::Builder::new().name("tpu-execute".into()).spawn(move || w.work(&jobs))?;
-        Ok(Executor { queue, stop })
+        Ok(Executor { queue, sent: AtomicU64::new(0), stop })
     }
 
-    /// Appends to the queue; blocks while it is full (back-pressure).
-    pub(crate) fn send(&self, job: Job) {
+    /// Appends to the queue; blocks while it is full (back-pressure). The job's number.
+    pub(crate) fn send(&self, job: Job) -> u64 {
         drop(self.queue.send(job));
+        self.sent.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Jobs ever sent.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
     }
 
     /// Drops what has not started.

@@ -7,9 +7,19 @@ use std::time::Instant;
 #[derive(Default)]
 pub struct Mark {
     reached: OnceLock<Instant>,
+    /// How many jobs stand before it in the queue, from the start on.
+    ordinal: OnceLock<u64>,
 }
 
 impl Mark {
+    pub(crate) fn number(&self, ordinal: u64) {
+        let _ = self.ordinal.set(ordinal); // numbered once
+    }
+
+    pub(crate) fn ordinal(&self) -> u64 {
+        self.ordinal.get().copied().unwrap_or(0)
+    }
+
     pub(crate) fn reach(&self) {
         let _ = self.reached.set(Instant::now()); // a second time changes nothing
     }
