@@ -68,7 +68,7 @@ struct Kernel final : c10::OperatorKernel {
 };
 
 // Holds the plan open around PyTorch's own composite kernel, so that all it records becomes one plan. That kernel is
-// reached under a backend key nobody registers anything for, whose table entry is therefore the composite one.
+// reached under a backend key nobody registers these ops for, whose table entry is therefore the composite one.
 struct HoldKernel final : c10::OperatorKernel {
   struct Hold {
     Hold() { tpu_hold(); }
@@ -92,9 +92,8 @@ bool may_contract(const std::string& name) {
   return false;
 }
 
-// Builds the form if its outputs and arguments can cross; empty text, or why not. `updates`: the table declares an op
-// that itself writes arguments beside its results (running statistics); the core knows which, and they are no outputs
-// here.
+// Builds the form if its outputs and arguments can cross; empty text, or why not. `updates`: the declared op itself writes
+// arguments beside its results (running statistics); the core knows which, and they are no outputs here.
 std::string add_form(uint32_t op_id, size_t n_outputs, bool updates, const OperatorHandle& op) {
   const FunctionSchema& schema = op.schema();
   const std::string name = c10::toString(op.operator_name());
@@ -130,8 +129,7 @@ std::string add_form(uint32_t op_id, size_t n_outputs, bool updates, const Opera
   form->id =
       tpu_register_form(op_id, form->name.c_str(), form->writes.data(), static_cast<uint32_t>(form->writes.size()));
 
-  // A kernel of ours on an implicit composite would take its derivative away; what it is composed of has kernels.
-  // (One with a derivative formula keeps it.)
+  // A kernel of ours takes the derivative of an implicit composite away, unless it has a formula of its own.
   const bool composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                          !op.hasKernelForDispatchKey(c10::DispatchKey::Autograd);
   const bool taken = op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);

@@ -16,10 +16,11 @@ namespace {
 
 class Twins {
  public:
-  explicit Twins(c10::DeviceType where) : where_(where) {}
+  Twins(c10::DeviceType where, bool host_too) : where_(where), host_too_(host_too) {}
 
   at::Tensor tensor(const at::Tensor& real) {
-    if (!real.defined() || real.device().type() != kDevice) return real;
+    if (!real.defined()) return real;
+    if (real.device().type() != kDevice && !(host_too_ && real.device().is_cpu() && real.dim() == 0)) return real;
     const c10::TensorImpl* key = real.unsafeGetTensorImpl();
     for (const auto& [seen, made] : made_)
       if (seen == key) return made;
@@ -42,6 +43,7 @@ class Twins {
 
  private:
   c10::DeviceType where_;
+  bool host_too_;
   c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 8> made_;
 };
 
@@ -112,13 +114,14 @@ int32_t define_by_meta(const Form& form, torch::jit::Stack* stack, const TpuArg*
   torch::jit::Stack results;
   bool missing = true;
   std::exception_ptr failure;
-  for (const bool shadow : {true, false}) {
-    if (!missing || (shadow && !structured)) continue;
-    Twins twins(shadow ? kShadow : c10::DeviceType::Meta);
+  // The C++ rule; else Meta; else Meta with 0-dim host tensors on Meta too, which some Python rules forget to allow.
+  for (const int attempt : {0, 1, 2}) {
+    if (attempt == 0 ? !structured : attempt == 1 ? !missing : missing || !failure) continue;
+    Twins twins(attempt == 0 ? kShadow : c10::DeviceType::Meta, attempt == 2);
     meta.clear();
     for (uint32_t k = 0; k < form.n_args; ++k) meta.push_back(twins.value(values[k], form.travel[k]));
     results.assign(meta.begin(), meta.end());
-    failure = run(form.op, shadow ? c10::DispatchKey::IPU : c10::DispatchKey::Meta, results, missing);
+    failure = run(form.op, attempt == 0 ? c10::DispatchKey::IPU : c10::DispatchKey::Meta, results, missing);
   }
   // Without a Meta kernel an op that only writes arguments still has known results: those arguments as they are.
   const bool only_writes = std::all_of(form.writes.begin(), form.writes.end(), [](int32_t k) { return k >= 0; });

@@ -1,5 +1,4 @@
-// The way from c10 to the core: start on first use, waits that answer to Ctrl-C, and the core's errors as PyTorch's
-// own.
+// The way from c10 to the core: start on first use, waits that answer to Ctrl-C, the core's errors as PyTorch's own.
 #pragma once
 #include <c10/core/Device.h>
 #include <c10/macros/Macros.h>
@@ -42,8 +41,7 @@ void set_library_dirs(std::string torch_dir, std::string own_dir);
 void set_available(bool available);
 bool is_available();
 
-// The core mirrors torch.get_default_dtype().
+// The core mirrors torch.get_default_dtype() and torch.get_float32_matmul_precision() (70 ns, so only where it counts).
 void sync_default_dtype();
-// The core mirrors torch.get_float32_matmul_precision(). About 70 ns, so only ops that may contract call it.
 void sync_matmul_precision();
 }  // namespace tpu

@@ -3,6 +3,7 @@
 // torch puts over Meta are slower, import torch._dynamo when first used (over a second), and word errors otherwise.
 #include "Shadow.h"
 
+#include <ATen/ops/as_strided_native.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
@@ -62,6 +63,7 @@ void register_shadow() {
   static torch::Library aten(torch::Library::IMPL, "aten", c10::DispatchKey::IPU, __FILE__, __LINE__);
   aten.impl("empty.memory_format", TORCH_FN(shadow_empty));
   aten.impl("empty_strided", TORCH_FN(shadow_empty_strided));
+  aten.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
   static torch::Library everything(torch::Library::IMPL, "_", c10::DispatchKey::IPU, __FILE__, __LINE__);
   everything.fallback(torch::CppFunction::makeFromBoxedFunction<&shadow_kernel>());
 }

@@ -1,5 +1,4 @@
-// What every PrivateUse1 backend must bring itself: allocation, storage, the views that PyTorch does not compose,
-// copies.
+// What every PrivateUse1 backend must bring itself: allocation, storage, views that PyTorch does not compose, copies.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_efficientzerotensor_native.h>
 #include <ATen/ops/_native_batch_norm_legit.h>

@@ -240,3 +240,12 @@ def test_fallbacks_are_counted():
     with pytest.warns(UserWarning):
         torch.ops.aten.igammac(x, x)
     assert sum(torch.tpu.fallbacks().values()) == before + 1
+
+
+def test_indexing_and_masking_with_broadcast_indices_and_host_numbers_stay_on_the_device():
+    before = dict(torch.tpu.fallbacks())
+    mask = torch.ones(2, 5, dtype=torch.bool, device="tpu")
+    rows, columns = torch.arange(2, device="tpu")[:, None, None], torch.arange(5, device="tpu")[None, None, :]
+    assert mask[rows, columns].shape == (2, 1, 5)
+    assert torch.zeros(5, device="tpu").masked_fill(mask[0], torch.tensor(2.0)).tolist() == [2.0] * 5
+    assert torch.tpu.fallbacks() == before

@@ -359,3 +359,12 @@ print((x + 1).tolist(), torch.tpu.fallbacks())
     lines = done.stdout.splitlines()
     assert "aten::igammac would run on the CPU" in lines[0], done.stderr
     assert lines[1] == "[2.0, 2.0, 2.0] {}"
+
+
+def test_overwriting_heals_a_failed_tensor():
+    table = torch.arange(6.0, device="tpu").reshape(3, 2)
+    failed = table.index_select(0, torch.tensor([0, 7]).to("tpu"))
+    with pytest.raises((IndexError, RuntimeError)):
+        failed.cpu()
+    failed.zero_()
+    assert failed.tolist() == [[0.0, 0.0], [0.0, 0.0]]
