@@ -228,9 +228,11 @@ def slow():
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_ctrl_c_during_a_long_wait(tmp_path):
     code = (
-        "import time, torch\n"
+        "import signal, time, torch\n"
         + SLOW
         + """
+# whoever runs the tests in the background may have it ignored, which children inherit
+signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.ones(1, device="tpu").cpu()
 y = slow()
 print("waiting", flush=True)
