@@ -15,6 +15,7 @@ def leaves(value) -> list[torch.Tensor]:
 
 
 def agree(got: torch.Tensor, want: torch.Tensor) -> None:
+    # whole modules add up sums of products in another order: 8 × the default, as for matmul-like ops
     torch.testing.assert_close(got.detach().cpu(), want.detach(), rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
