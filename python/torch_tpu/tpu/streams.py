@@ -35,9 +35,9 @@ class Event(torch.Event):
 
     def record(self, stream: torch.Stream | None = None) -> "Event":
         stream = current_stream() if stream is None else stream
-        super().record(stream)
-        if self._clock is not None:
+        if self._clock is not None:  # before the event itself: an event that was reached has a time
             self._clock.record(stream)
+        super().record(stream)
         return self
 
     def elapsed_time(self, other: torch.Event) -> float:
