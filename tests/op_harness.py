@@ -261,25 +261,34 @@ class Harness:
             v = torch.tensor(v, dtype=wide).to(dtype)
         return self.codes[dtype], list(v.shape), self.bytes_of(v.to(dtype))
 
-    def run(self, entry: dict, example: str, show: bool) -> tuple[str, str]:
-        """("ok" | "refused" | "FAIL", why)."""
-        torch = self.torch
+    def lowered(self, entry: dict, example: str):
+        """The lowering's reply, the arguments, and from the CPU the results and what the call left in its arguments."""
         op, inplace = self.overload(entry["name"])
         if op is None:
-            return "FAIL", "no such overload"
-        try:
-            args = self.examples.parse(example, op._schema)
-            expected, after = self.call(op, inplace, args, "cpu")
-        except Exception as e:
-            return "FAIL", f"the example itself: {type(e).__name__}: {str(e).splitlines()[0]}"
+            raise LookupError("no such overload")
+        args = self.examples.parse(example, op._schema)
+        expected, after = self.call(op, inplace, args, "cpu")
         try:
             types, _ = self.call(op, inplace, args, "meta")
         except Exception:
             types = expected
         types = [None if e is None else t for t, e in zip(types, expected)]  # what Meta gives though nobody asked
-        names = [a.name for a in op._schema.arguments]
         outs = [None if t is None else self.wire(t) for t in types]
         reply = self.lower({"op": entry["name"], "args": [self.wire(a) for a in args], "outs": outs})
+        # only what the lowering was told to give: Meta's present results, then the updates
+        names = [a.name for a in op._schema.arguments]
+        want = [e for e, t in zip(expected, types) if t is not None]
+        updated = [after[names.index(u)] for u in entry["updates"]]
+        want += [t for t in updated if isinstance(t, self.torch.Tensor)]
+        return reply, args, want
+
+    def run(self, entry: dict, example: str, show: bool) -> tuple[str, str]:
+        """("ok" | "refused" | "FAIL", why)."""
+        torch = self.torch
+        try:
+            reply, args, want = self.lowered(entry, example)
+        except Exception as e:
+            return "FAIL", f"the example itself: {type(e).__name__}: {str(e).splitlines()[0]}"
         if "refused" in reply:
             return "refused", reply["refused"]
         if "error" in reply:
@@ -298,9 +307,6 @@ class Harness:
         got = got[: len(got) - reply["checks"]]
         if not all(c.item() for c in checks):
             return "FAIL", "a check failed"
-        # only what the lowering was told to give: Meta's present results, then the updates
-        want = [e for e, t in zip(expected, types) if t is not None]
-        want += [after[names.index(u)] for u in entry["updates"] if isinstance(after[names.index(u)], torch.Tensor)]
         if len(got) != len(want):
             return "FAIL", f"{len(got)} results, wanted {len(want)}"
         for k, (g, w) in enumerate(zip(got, want)):

@@ -1,0 +1,170 @@
+"""Compiles every example of the op table with the real TPU compiler, for chips that are not here.
+
+    python tests/conformance/tpu.py [--match REGEX] [--topologies v5e:1x1,v6e:1x1,tpu7x:2x2x1] [--out FILE]
+
+Needs `pip install libtpu` and no TPU. Programs are compiled many at a time, as functions of one module: what fails is
+halved until the example stands alone. The compiler runs in a child process, because some programs abort it. The result
+is `tpu.json`: for each op and topology the examples that compiled, and what was said about the others.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+RESULT = HERE / "tpu.json"
+TOPOLOGIES = ("v5e:1x1", "v6e:1x1", "tpu7x:2x2x1")
+BATCH = 32
+ENVIRONMENT = {  # otherwise libtpu waits minutes for a metadata server
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v6e-1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+MAIN = re.compile(r"func\.func public @main\((.*?)\) -> \((.*?)\) \{\n", re.S)
+
+
+class Compiler:
+    """A child process for one topology, started again when a program takes it down."""
+
+    def __init__(self, binary: Path, plugin: str, topology: str):
+        self.command, self.child = [str(binary), plugin, topology], None
+        self.file = Path(tempfile.mkdtemp()) / "program.mlir"
+
+    def __call__(self, text: str) -> str | None:
+        """None if it compiles, else why not."""
+        self.file.write_text(text)
+        if self.child is None:
+            self.child = subprocess.Popen(
+                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                env={**os.environ, **ENVIRONMENT})  # fmt: skip
+        try:
+            self.child.stdin.write(f"{self.file}\n")
+            self.child.stdin.flush()
+            answer = self.child.stdout.readline().strip()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            code, self.child = self.child.wait(), None
+            return f"the compiler died ({code})"
+        return None if answer.startswith("ok") else answer.removeprefix("error ")
+
+
+def together(programs: list[str]) -> str:
+    """One module whose main calls each of them."""
+    functions, calls, takes, gives = [], [], [], []
+    for k, text in enumerate(programs):
+        found = MAIN.search(text)
+        types = [p.split(":", 1)[1].strip() for p in split(found[1])]
+        results = split(found[2])
+        body = text[found.start() : text.rindex("}")]
+        functions.append(body.replace("func.func public @main", f"func.func private @f{k}", 1))
+        names = [f"%a{len(takes) + i}" for i in range(len(types))]
+        takes += types
+        count = f":{len(results)}" if len(results) > 1 else ""
+        calls.append(
+            f"    %c{k}{count} = func.call @f{k}({', '.join(names)}) : ({', '.join(types)}) -> ({', '.join(results)})"
+        )
+        gives += [(f"%c{k}" + (f"#{i}" if count else ""), ty) for i, ty in enumerate(results)]
+    parameters = ", ".join(f"%a{i}: {ty}" for i, ty in enumerate(takes))
+    types = ", ".join(ty for _, ty in gives)
+    main = (
+        f"  func.func public @main({parameters}) -> ({types}) {{\n"
+        + "\n".join(calls)
+        + f"\n    func.return {', '.join(v for v, _ in gives)} : {types}\n  }}\n"
+    )
+    return "module @m {\n" + main + "".join(functions) + "}\n"
+
+
+def split(text: str) -> list[str]:
+    """At commas outside brackets; attributes in braces are dropped."""
+    parts, depth, word = [], 0, ""
+    for c in text:
+        depth += (c in "<({[") - (c in ">)}]")
+        if c == "," and depth == 0:
+            parts.append(word)
+            word = ""
+        else:
+            word += c
+    parts += [word] if word.strip() else []
+    return [re.sub(r"\s*\{.*\}", "", p).strip() for p in parts]
+
+
+def failures(compile_one: Compiler, programs: list[tuple[str, str]]) -> dict[str, str]:
+    """Of these (name, program), those that do not compile, with the compiler's words."""
+    if not programs:
+        return {}
+    why = compile_one(programs[0][1] if len(programs) == 1 else together([text for _, text in programs]))
+    if why is None:
+        return {}
+    if len(programs) == 1:
+        return {programs[0][0]: why[:300]}
+    middle = len(programs) // 2
+    return failures(compile_one, programs[:middle]) | failures(compile_one, programs[middle:])
+
+
+def programs(match: str) -> list[tuple[str, str]]:
+    """(op and example, StableHLO) of every example that has a lowering."""
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    sys.path.insert(0, str(HERE.parent))
+    import warnings
+
+    from op_harness import Harness
+
+    warnings.simplefilter("ignore")
+    harness, found = Harness(), []
+    for entry in harness.table:
+        if re.search(match, entry["name"]):
+            for example in entry["examples"]:
+                reply = harness.lowered(entry, example)[0]
+                if "text" in reply and MAIN.search(reply["text"])[2].strip():
+                    found.append((f"{entry['name']} {example}", reply["text"]))
+    return found
+
+
+def compiler_binary() -> Path:
+    build = ["cargo", "build", "-q", "--release", "-p", "tpu-pjrt", "--example", "compile_for", "--message-format=json"]
+    lines = subprocess.run(build, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    return next(Path(m["executable"]) for m in map(json.loads, lines) if m.get("executable"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--match", default="", help="a regular expression that the op's name must match")
+    parser.add_argument("--topologies", default=",".join(TOPOLOGIES))
+    parser.add_argument("--libtpu", help="the library; that of the installed package by default")
+    parser.add_argument("--out", type=Path, default=RESULT, help="where the result is kept; known programs are skipped")
+    options = parser.parse_args()
+    package = importlib.util.find_spec("libtpu")
+    library = options.libtpu or (package and str(Path(package.origin).with_name("libtpu.so")))
+    if not library:
+        print("libtpu is not installed (pip install libtpu): nothing was compiled for a TPU")
+        return 0
+    todo = programs(options.match)
+    result = {"examples": sorted(name for name, _ in todo), "failed": {}}
+    for topology in options.topologies.split(","):
+        start, compile_one, failed = time.monotonic(), Compiler(compiler_binary(), library, topology), {}
+        for k in range(0, len(todo), BATCH):
+            failed |= failures(compile_one, todo[k : k + BATCH])
+            if sys.stderr.isatty():
+                print(f"\r{topology} {k}/{len(todo)} ", end="", file=sys.stderr)
+        result["failed"][topology] = failed
+        seconds = time.monotonic() - start
+        print(f"{topology}: {len(todo) - len(failed)} of {len(todo)} examples compile ({seconds:.0f} s)", flush=True)
+        for name, why in failed.items():
+            print(f"  {name}: {why}", flush=True)
+    options.out.write_text(json.dumps(result, indent=0, sort_keys=True) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
