@@ -32,7 +32,7 @@ NEAR = 2
 # The numbers are drawn, by two different generators: sizes and dtypes are compared.
 DRAWN = re.compile(
     r"rand|bernoulli|multinomial|normal|dropout|uniform|exponential|cauchy|geometric|poisson|rrelu|Dropout|RReLU"
-    r"|fractional_max_pool|FractionalMaxPool"
+    r"|fractional_max_pool|FractionalMaxPool|lowrank"
 )
 DRAWN_NOT = re.compile(r"_norm(_|\.|$)|Norm|normalize|_loss|batch_norm|native_")
 # The memory is whatever was there.
@@ -195,11 +195,9 @@ def gradients(outputs, inputs) -> list[torch.Tensor | None]:
     inputs = [t for t in leaves(inputs) if t.requires_grad]
     if not outputs or not inputs:
         return []
+    # numbers that halves hold, so that a wider call meets the same
     torch.manual_seed(1)
-    cotangents = [torch.randn(t.shape, dtype=t.dtype) for t in outputs]
-    if any(t.dtype.is_floating_point for t in outputs):  # numbers that every dtype holds: a wider call meets the same
-        cotangents = [c.mul(8).round().div(8) for c in cotangents]
-    cotangents = [c.to(t.device) for c, t in zip(cotangents, outputs)]
+    cotangents = [torch.randint(-16, 17, t.shape).div(8).to(t.device, t.dtype) for t in outputs]
     return list(torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True))
 
 
@@ -231,6 +229,11 @@ TIES = {
 }
 
 
+def dropout_rates(args, kwargs) -> list[float]:
+    named = [v for k, v in kwargs.items() if "dropout" in k]
+    return [v for v in (*args, *named) if isinstance(v, float)]
+
+
 def check_op(op, dtype: torch.dtype, limit: int):
     name = op.full_name
     unspecified = bool(UNSPECIFIED.search(name))
@@ -251,7 +254,7 @@ def check_op(op, dtype: torch.dtype, limit: int):
             there = (there[0], *args[1:])
 
         def compare():
-            random = drawn or bool(kwargs.get("dropout_p")) or ("attention" in name and bool(kwargs.get("dropout")))
+            random = drawn or ("attention" in name and any(0 < p < 1 for p in dropout_rates(args, kwargs)))
             got = call(op.op, there, with_kwargs)
             wide = widened(args), widened(kwargs)
             pick = TIES.get(name, lambda result, *_args, **_kwargs: result)
@@ -278,7 +281,7 @@ def check_op(op, dtype: torch.dtype, limit: int):
         taken += 1
         yield f"sample {taken}", compare
         if taken == 1:
-            if not name.startswith("as_strided"):  # whose numbers are those in the gaps
+            if not name.startswith(("as_strided", "view_as_complex")):  # which look at memory, not at numbers
                 yield "with gaps in memory", forward(sample, args, kwargs, spread)[1]
             yield from variants(op, sample, args, kwargs, want, slack, drawn, call)
 
@@ -302,7 +305,7 @@ def variants(op, sample, args, kwargs, want, slack, drawn, call):
                 return 0
 
             yield "in place", in_place
-    if op.supports_out and isinstance(want, torch.Tensor):
+    if op.supports_out and isinstance(want, torch.Tensor) and want.layout is torch.strided:
 
         def out():
             room = torch.empty(0, dtype=want.dtype, device=DEVICE)

@@ -33,6 +33,8 @@ def worker(pipe) -> None:
 
     torch.set_num_threads(1)
     cases = {case.key: case for case in all_cases()}
+    torch.tpu.init()
+    pipe.send("ready")
     while (asked := pipe.recv()) is not None:
         key, samples = asked
         before = torch.tpu.fallbacks()
@@ -56,6 +58,10 @@ class Worker:
             self.process = context.Process(target=worker, args=(theirs,), daemon=True)
             self.process.start()
             theirs.close()
+            try:
+                self.pipe.recv()
+            except EOFError:
+                raise SystemExit("the device does not start: python -m torch_tpu doctor") from None
         failed = {"key": key, "samples": 0, "gradients": 0, "fallbacks": [], "seconds": self.limit}
         try:
             self.pipe.send((key, samples))
