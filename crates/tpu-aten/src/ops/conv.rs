@@ -1,6 +1,7 @@
 //! Convolution and its gradients, one to three spatial dimensions. All of them are one StableHLO convolution each:
 //! a transposed convolution is the input gradient of a convolution, and each gradient of one is a form of the other.
 
+use super::conv_depthwise as depthwise;
 use crate::cx::Cx;
 use crate::def::{OpDef, Refusal, Sig, maybe, one};
 use tpu_base::DType;
@@ -17,12 +18,14 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f32[2,4,7,8] f32[6,4,3,3] f32[6] (1,1) (0,0) (1,1) False (0,0) 1",
         "f32[2,4,9,8] f32[6,2,3,2] - (2,1) (1,1) (2,2) False (0,0) 2",
         "f32[2,4,9] f32[4,1,3] f32[4] (2) (1) (1) False (0) 4",
+        "bf16[2,3,7,6] bf16[6,1,3,2] - (1,2) (1,0) (2,1) False (0,0) 3",
         "f32[1,2,5,6,7] f32[3,2,2,3,2] f32[3] (1,2,1) (1,0,1) (1,1,2) False (0,0,0) 1",
         "bf16[2,4,7,8] bf16[6,4,3,3] bf16[6] (1,1) (1,1) (1,1) False (0,0) 1",
         "f64[2,4,7,8] f64[6,4,3,3] - (1,1) (1,1) (1,1) False (0,0) 1",
         "f32[2,4,5,6] f32[4,6,3,3] f32[6] (2,2) (1,1) (1,1) True (1,0) 1",
         "f32[2,4,5,6] f32[4,3,3,2] - (2,1) (1,0) (2,1) True (1,0) 2",
         "f32[2,4,5] f32[4,3,3] f32[3] (3) (0) (1) True (2) 1",
+        "f32[2,3,5,4] f32[3,2,3,2] - (2,1) (1,0) (1,2) True (1,0) 3",
         "f32[1,4,3,4,3] f32[4,2,2,2,2] - (2,2,2) (0,0,0) (1,1,1) True (0,1,0) 1",
         "i64[1,2,5,5] i64[3,2,3,3] - (1,1) (0,0) (1,1) False (0,0) 1",
         "f32[0,4,7,8] f32[6,4,3,3] f32[6] (1,1) (0,0) (1,1) False (0,0) 1",
@@ -73,6 +76,8 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f32[2,6,5,6] f32[2,4,7,8] f32[6,4,3,3] (6) (1,1) (0,0) (1,1) False (0,0) 1 (False,True,False)",
         "f32[1,3,6,2,7] f32[1,2,5,6,7] f32[3,2,2,3,2] (3) (1,2,1) (1,0,1) (1,1,2) False (0,0,0) 1 (True,True,True)",
         "bf16[2,1,2,2] bf16[2,1,3,3] bf16[1,1,2,2] (1) (1,1) (0,0) (1,1) False (0,0) 1 (True,True,True)",
+        "f32[2,6,3,5] f32[2,3,8,6] f32[6,1,3,2] - (2,1) (1,0) (2,1) False (0,0) 3 (True,True,False)",
+        "f32[2,3,9,9] f32[2,3,5,4] f32[3,1,3,2] - (2,2) (1,0) (1,2) True (0,0) 3 (True,True,False)",
         "f32[2,6,10,11] f32[2,4,5,6] f32[4,6,3,3] (6) (2,2) (1,1) (1,1) True (1,0) 1 (True,True,True)",
         "f32[2,6,12,7] f32[2,4,5,6] f32[4,3,3,2] - (2,1) (1,0) (2,1) True (1,0) 2 (True,True,False)",
         "f32[2,3,17] f32[2,4,5] f32[4,3,3] (3) (3) (0) (1) True (2) 1 (True,True,True)",
@@ -170,13 +175,18 @@ impl Geometry {
     /// Gradient of a weight with spatial size `kernel`, from the input `x` (N, C, …) and output gradient `g` (N, O, …).
     fn weight_grad<'b>(&self, cx: &Cx<'b>, x: V<'b>, g: V<'b>, kernel: &[i64]) -> V<'b> {
         let (xd, gd) = (x.dims(), g.dims());
-        let pad = (0..self.rank())
+        let pad: Vec<(i64, i64)> = (0..self.rank())
             .map(|i| {
                 let low = self.padding[i];
                 let reach = (gd[i + 2] - 1) * self.stride[i] + 1;
                 (low, self.dilation[i] * (kernel[i] - 1) + reach - xd[i + 2] - low)
             })
             .collect();
+        if real(x) && depthwise::serves(self.groups, xd[1], kernel) {
+            let (stride, dilation) = (self.stride.clone(), self.dilation.clone());
+            let window = Window { stride, pad, dilation, ..Window::unit(self.rank()) };
+            return depthwise::weight_grad(x, g, &window, kernel, x.dtype().opmath());
+        }
         let window =
             Window { stride: self.dilation.clone(), pad, dilation: self.stride.clone(), ..Window::unit(self.rank()) };
         let s = digits(self.rank());
@@ -195,9 +205,19 @@ impl Geometry {
         batch_groups: i64,
         layout: Option<(String, String, String)>,
     ) -> V<'b> {
+        if batch_groups == 1 && real(x) && depthwise::serves(groups, x.dim(1), &w.dims()[2..]) {
+            // one input channel a group: both layouts hold O × taps
+            let out = [&[w.numel() / w.dims()[2..].iter().product::<i64>(), 1], &w.dims()[2..]].concat();
+            return depthwise::conv(x, w.reshape(&out), &window, x.dtype().opmath());
+        }
         let c = Conv { window, groups, batch_groups, reverse: false, layout, precision: cx.precision() };
         x.convolution(w, &c, x.dtype().opmath())
     }
+}
+
+/// A product of complex numbers costs a convolution four; the taps gain less than they add.
+fn real(x: V<'_>) -> bool {
+    !x.dtype().is_complex()
 }
 
 /// The spatial letters of a layout.

@@ -7,6 +7,7 @@ mod binary_bits;
 mod binary_math;
 mod compare;
 mod conv;
+mod conv_depthwise;
 mod create;
 mod embedding;
 mod index;
