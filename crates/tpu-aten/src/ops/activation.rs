@@ -121,6 +121,21 @@ pub(crate) static DEFS: &[OpDef] = &[
         da * s + glu * (db - s * db)
     })
     .eg(&["f32[2,3] f32[2,6] f32[2,6] -1", "f64[2,3] f64[4,3] f64[4,3] 0"]),
+    one(
+        "glu_backward_jvp(Tensor grad_x, Tensor grad_glu, Tensor x, Tensor dgrad_glu, Tensor dx, int dim) -> Tensor",
+        |cx| {
+            // grad_x is (h, h·a·(1-s)) with s = σ(b) and h = s·grad_glu
+            let d = cx.out_dtype().opmath();
+            let (x, dx, dg) = (cx.t_as("x", d), cx.t_as("dx", d), cx.t_as("dgrad_glu", d));
+            let dim = cx.dim("dim", x.rank());
+            let ((a, b), (da, db), h) = (halves(x, dim), halves(dx, dim), halves(cx.t_as("grad_x", d), dim).0);
+            let s = b.logistic();
+            let rest = s.full_like(1.0) - s;
+            let dh = dg * s + h * rest * db;
+            cx.b.concat(&[dh, dh * a * rest + h * (da * rest - a * s * rest * db)], dim)
+        },
+    )
+    .eg(&["f32[2,6] f32[2,3] f32[2,6] f32[2,3] f32[2,6] -1", "f64[4,3] f64[2,3] f64[4,3] f64[2,3] f64[4,3] 0"]),
 ];
 
 /// `self` in the dtype PyTorch computes in.

@@ -88,6 +88,16 @@ const BY_NUMBER: &[&str] =
 pub(crate) static DEFS: &[OpDef] = &[
     one("add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", |cx| scaled(cx, |a, b| a + b)).eg(ADD),
     one("add.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor", |cx| scaled(cx, |a, b| a + b)).eg(SCALED),
+    one("_add_relu.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", |cx| {
+        let sum = scaled(cx, |a, b| a + b);
+        sum.max(sum.zeros_like())
+    })
+    .eg(&["f32[2,3] f32[3] alpha=2"]),
+    one("_add_relu.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor", |cx| {
+        let sum = scaled(cx, |a, b| a + b);
+        sum.max(sum.zeros_like())
+    })
+    .eg(&["f32[2,3] 0.5"]),
     one("sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", |cx| scaled(cx, |a, b| a - b)).eg(ADD),
     one("sub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor", |cx| scaled(cx, |a, b| a - b)).eg(SCALED),
     one("rsub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", reversed).eg(ADD),

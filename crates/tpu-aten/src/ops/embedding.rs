@@ -2,6 +2,7 @@
 
 use super::index::cumulated;
 use super::index_rows::{Rows, checked};
+use super::reduce_norm::p_norm;
 use crate::def::{OpDef, Refusal, Sig, SigArg, one};
 use tpu_base::DType;
 
@@ -22,6 +23,18 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f64[7,4] i64[0,3]",
 
     ]),
+    one("embedding_renorm(Tensor self, Tensor indices, float max_norm, float norm_type) -> Tensor", |cx| {
+        let w = cx.t("self");
+        let index = cx.t("indices");
+        let index = checked(cx, index.reshape(&[index.numel()]), w.dim(0), false, "index out of range in self");
+        let rows = Rows { dim: 0, index };
+        let used = w.take(index, 0).convert(w.dtype().opmath());
+        let norm = p_norm(used, cx.float("norm_type"), &[1]).unsqueeze(1);
+        let most = cx.float("max_norm");
+        let shrunk = used * norm.gt(most).select(norm.full_like(most) / (norm + 1e-7), norm.full_like(1.0));
+        rows.scatter(w, shrunk.convert(w.dtype()), |_, b| b) // a row named twice gets the same numbers twice
+    })
+        .eg(&["f32[5,4] i64[3]%5 1.0 2.0", "f32[5,4] i64[2,2]%5 0.5 1.0"]),
     one(
         "embedding_dense_backward(Tensor grad_output, Tensor indices, SymInt num_weights, SymInt padding_idx, \
          bool scale_grad_by_freq) -> Tensor",

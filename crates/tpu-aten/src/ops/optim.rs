@@ -91,6 +91,14 @@ pub(crate) static DEFS: &[OpDef] = &[
     )
     .operands(&["lr", "weight_decay"])
     .eg(&["[f32[3,2]] [f32[3,2]] [f32[3,2]+] [f32[]+] lr=0.1 lr_decay=0.01 weight_decay=0.1 eps=1e-10 maximize=False"]),
+    many(
+        "_fused_adagrad.tensor_lr(Tensor[] self, Tensor[] grads, Tensor[] state_sums, Tensor[] state_steps, *, Tensor lr, \
+         float lr_decay, float weight_decay, float eps, bool maximize, Tensor? grad_scale=None, Tensor? found_inf=None) -> \
+         (Tensor[] self_out, Tensor[] grads_out, Tensor[] state_sums_out)",
+        |cx| adagrad(cx)[..3 * cx.ts("self").len()].to_vec(),
+    )
+    .operands(&["weight_decay"])
+    .eg(&["[f32[3]] [f32[3]] [f32[3]+] [f32[]+] lr=f32[]+ lr_decay=0.0 weight_decay=0.0 eps=1e-10 maximize=True"]),
 ];
 
 /// Lists of results under construction, in the order of the schema's results.

@@ -77,10 +77,13 @@ pub(crate) static DEFS: &[OpDef] = &[
         ]),
     one("amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor", |cx| shaped(cx, cx.t("self"), V::min_over))
         .eg(&["f32[2,3]", "u8[2,3,4] (0,-1) True", "bool[2,3] (0)", "f32[0,3] (1)", "f64[19,2]! (1)", "f32[38]!"]),
+    many("_aminmax(Tensor self) -> (Tensor, Tensor)", |cx| extremes(cx, &every(cx.t("self")))).eg(&["f32[2,3]"]),
+    many("_aminmax.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor, Tensor)", |cx| {
+        extremes(cx, &optional_dim(cx, cx.t("self")))
+    })
+    .eg(&["f32[2,3] -1", "i64[2,3] 0 True"]),
     many("aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)", |cx| {
-        let x = cx.t("self");
-        let d = optional_dim(cx, x);
-        vec![x.min_over(&d).reshape(&cx.out(0).dims), x.max_over(&d).reshape(&cx.out(1).dims)]
+        extremes(cx, &optional_dim(cx, cx.t("self")))
     })
     .eg(&["f32[2,3]", "f32[2,3] dim=-1 keepdim=True", "i32[2,3]%9 dim=0", "f32[]"]),
     one("max(Tensor self) -> Tensor", |cx| shaped(cx, cx.t("self"), V::max_over))
@@ -161,6 +164,12 @@ pub(super) fn complex(sig: &Sig<'_>) -> Option<Refusal> {
 /// Meta lets it pass; the CPU has the words.
 fn nothing(sig: &Sig<'_>) -> Option<Refusal> {
     matches!(sig.arg("self"), SigArg::Tensor { dims, .. } if dims.contains(&0)).then_some("nothing has no extreme")
+}
+
+/// Smallest and largest along `dims`.
+fn extremes<'b>(cx: &Cx<'b>, dims: &[usize]) -> Vec<V<'b>> {
+    let x = cx.t("self");
+    vec![x.min_over(dims).reshape(&cx.out(0).dims), x.max_over(dims).reshape(&cx.out(1).dims)]
 }
 
 /// Every dimension of `x`.
