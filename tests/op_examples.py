@@ -192,7 +192,121 @@ def gru_cell_backward(grad_hy, workspace, has_bias):
     return _as(workspace.dtype, inputs, hidden, g * z, *biases)
 
 
+def embedding_bag(weight, indices, offsets, scale=False, mode=0, sparse=False, per_sample=None, last=False, padding=-1):
+    """The CPU's sums with the other results as accelerators give them: the bag of each index, sizes of bags."""
+    call = torch.ops.aten._embedding_bag
+    found = call(weight, indices, offsets, scale, mode, sparse, per_sample, last, padding)
+    bags = found[0].shape[0]
+    where = torch.searchsorted(offsets, torch.arange(len(indices)), right=True) - 1
+    sizes = torch.zeros(len(offsets), dtype=indices.dtype)
+    sizes.index_add_(0, where[indices != padding], torch.ones_like(indices[indices != padding]))
+    winners = found[3] if mode == 2 else torch.zeros(0)
+    if mode == 2:
+        winners[sizes[:bags] == 0] = -1
+    return [found[0], where.to(indices.dtype), sizes, winners.to(indices.dtype)]
+
+
+def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
+    """The CPU's loss; forward variables that the CPU leaves unset are those of impossible states."""
+    loss, alpha = torch.ops.aten._ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity)
+    for b, (t, s) in enumerate(zip(input_lengths, target_lengths)):
+        alpha[b, t:] = alpha[b, :, 2 * s + 1 :] = float("-inf")
+    return [loss, alpha]
+
+
+# Batch normalization over several devices: what each step is by definition, in float64. Channels are dimension 1.
+
+
+def _channels(x):
+    return x.double().transpose(0, 1).flatten(1)
+
+
+def batch_norm_stats(x, eps):
+    """Mean and inverse deviation of each channel."""
+    c = _channels(x)
+    return _as(torch.float32, c.mean(1), (c.var(1, correction=0) + eps).rsqrt())
+
+
+def _normal(x, mean, rstd):
+    shape = [1, -1] + [1] * (x.dim() - 2)
+    return (x.double() - mean.double().view(shape)) * rstd.double().view(shape), shape
+
+
+def batch_norm_elemt(x, weight, bias, mean, rstd, eps):
+    """The normalized elements."""
+    y, shape = _normal(x, mean, rstd)
+    y = y if weight is None else y * weight.view(shape)
+    return _as(x.dtype, y if bias is None else y + bias.view(shape))
+
+
+def batch_norm_gather_stats(x, mean, rstd, running_mean, running_var, momentum, eps, counts):
+    """Statistics of all parts together, from their sums of elements and of squares; the running ones move on."""
+    n = counts.double() if isinstance(counts, torch.Tensor) else torch.full(mean.shape[:1], float(counts)).double()
+    n, m, var = n[:, None], mean.double(), rstd.double() ** -2 - eps
+    total = (n * m).sum(0) / n.sum()
+    spread = (n * (var + m * m)).sum(0) - n.sum() * total**2
+    if running_mean is not None:
+        running_mean.mul_(1 - momentum).add_((momentum * total).to(running_mean.dtype))
+        running_var.mul_(1 - momentum).add_((momentum * spread / (n.sum() - 1)).to(running_var.dtype))
+    return _as(torch.float32, total, (spread / n.sum() + eps).rsqrt())
+
+
+def batch_norm_backward_reduce(g, x, mean, rstd, weight, input_g, weight_g, bias_g):
+    """Sums of the gradient, and of its product with the centred input."""
+    c, d = _channels(g), _channels(x) - mean.double()[:, None]
+    both = (c * d).sum(1)
+    asked = [input_g, input_g, weight_g, bias_g]
+    found = _as(torch.float32, c.sum(1), both, both * rstd, c.sum(1))
+    return [t if wanted else None for t, wanted in zip(found, asked)]
+
+
+def batch_norm_backward_elemt(g, x, mean, rstd, weight, sum_dy, sum_dy_xmu, count):
+    """The input's gradient after the sums were exchanged."""
+    n = count.sum()
+    y, shape = _normal(x, mean, rstd)
+    wide = [t.double().view(shape) for t in (rstd, torch.ones_like(rstd) if weight is None else weight)]
+    trend = y * (sum_dy_xmu * rstd).double().view(shape) / n
+    return _as(x.dtype, (g.double() - sum_dy.double().view(shape) / n - trend) * wide[0] * wide[1])
+
+
+# The CPU's slopes of random numbers are fits of three or four digits.
+
+
+def gamma_slope(alpha, x):
+    """Minus dP/da over the density, the derivative by differences."""
+    a, x = alpha.double(), x.double()
+    h = a * 1e-4
+    slope = (torch.special.gammainc(a + h, x) - torch.special.gammainc(a - h, x)) / (2 * h)
+    return _as(alpha.dtype, -slope / ((a - 1) * x.log() - x - a.lgamma()).exp())
+
+
+def dirichlet_slope(x, alpha, total):
+    """The same of a beta number, over 1 - x; the derivative by quadrature in t = x r^(4/a)."""
+    x64, a, b = x.double()[..., None], alpha.double()[..., None], (total - alpha).double()[..., None]
+    n = 20000
+    r = torch.linspace(0, 1, n + 1, dtype=torch.float64).clamp(min=1e-9)
+    simpson = torch.tensor([1.0] + [4.0, 2.0] * (n // 2 - 1) + [4.0, 1.0], dtype=torch.float64) / (3 * n)
+    t = x64 * r ** (4 / a)
+    weight = (1 - t) ** (b - 1) * 4 * r**3 * x64**a / a * simpson
+    log_beta = a.lgamma() + b.lgamma() - (a + b).lgamma()
+    slope = (weight * (x64.log() + r.log() * 4 / a - a.digamma() + (a + b).digamma())).sum(-1) / log_beta.exp()[..., 0]
+    density = ((a - 1) * x64.log() + (b - 1) * (1 - x64).log() - log_beta).exp()[..., 0]
+    found = -slope / density / (1 - x64[..., 0])
+    return _as(x.dtype, torch.where((a > 0)[..., 0] & (b > 0)[..., 0], found, torch.nan))
+
+
 REFERENCES = {
+    "aten::_standard_gamma_grad": gamma_slope,
+    "aten::_dirichlet_grad": dirichlet_slope,
+    "aten::batch_norm_stats": batch_norm_stats,
+    "aten::batch_norm_elemt": batch_norm_elemt,
+    "aten::batch_norm_gather_stats": batch_norm_gather_stats,
+    "aten::batch_norm_gather_stats_with_counts": batch_norm_gather_stats,
+    "aten::batch_norm_backward_reduce": batch_norm_backward_reduce,
+    "aten::batch_norm_backward_elemt": batch_norm_backward_elemt,
+    "aten::_embedding_bag": embedding_bag,
+    "aten::_embedding_bag_forward_only": embedding_bag,
+    "aten::_ctc_loss": ctc_loss,
     "aten::_thnn_fused_lstm_cell": lstm_cell,
     "aten::_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
     "aten::_thnn_fused_gru_cell": gru_cell,

@@ -106,6 +106,10 @@ fn argument<'b>(p: &Params<'b>, e: &Entry, k: usize, a: &SchemaArg, v: &Value) -
             Arg::List(list.iter().filter_map(number).map(Arg::Scalar).collect())
         }
         ArgType::Int => Arg::Int(number(v).ok_or_else(wrong)?.as_i64()),
+        ArgType::Ints if e.def.operands.contains(&a.name) => {
+            let host = |elem| Arg::Host(Host { arg: k, elem, dtype: DType::I64, wrapped: true });
+            Arg::List((0..ints(v).len()).map(host).collect())
+        }
         ArgType::Ints if v.is_array() => Arg::Ints(ints(v)),
         ArgType::Ints => Arg::Ints(vec![v.as_i64().ok_or_else(wrong)?]),
         ArgType::Bool => Arg::Bool(number(v).ok_or_else(wrong)?.truthy()),

@@ -115,6 +115,11 @@ impl<'b> Cx<'b> {
         }
     }
 
+    /// Whether the schema has an argument `name`.
+    pub fn has(&self, name: &str) -> bool {
+        self.schema.index(name).is_some()
+    }
+
     /// The schema's argument at `position`.
     pub fn at(&self, position: usize) -> &Arg<'b> {
         self.args.get(position).unwrap_or(&Arg::None)
@@ -346,6 +351,13 @@ impl<'b> Cx<'b> {
         }
         self.b.fail("lowering", format!("{} has no generator state", self.schema.name));
         self.b.zeros(dtype, dims)
+    }
+
+    /// Generator state of a stream of the call's own, for loops that draw until they are content: [`Builder::threefry`]
+    /// gives the state after each draw. Its key comes from the call's bits, so the streams of other calls stay untouched.
+    pub fn random_stream(&self) -> V<'b> {
+        let key = self.random_bits(DType::U64, &[1]);
+        self.b.concat(&[key, key.zeros_like()], 0)
     }
 
     /// Makes the plan fail with `message` when `ok` (0-d bool) does not hold.

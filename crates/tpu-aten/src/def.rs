@@ -2,7 +2,7 @@
 
 use crate::cx::Cx;
 use tpu_base::{DType, Scalar};
-use tpu_hlo::V;
+use tpu_hlo::{Type, V};
 
 /// How an op becomes StableHLO.
 #[derive(Clone, Copy)]
@@ -29,6 +29,9 @@ pub type Refusal = &'static str;
 /// Two calls with equal extents have results of equal sizes.
 pub type Extent = [i64; 2];
 
+/// The types of a call's results.
+pub type Shapes = fn(&Sig<'_>) -> Option<Vec<Type>>;
+
 /// One functional overload. Build with the archetypes below and the `with_*` methods, all const.
 #[derive(Clone, Copy)]
 pub struct OpDef {
@@ -38,12 +41,14 @@ pub struct OpDef {
     pub lower: Lower,
     /// `Scalar` arguments whose value the lowering must know (others become operands unless they hold their default).
     pub consts: &'static [&'static str],
-    /// `float` arguments that become operands nonetheless (learning rates).
+    /// `float` and `int[]` arguments that become operands nonetheless (learning rates, lengths of sequences).
     pub operands: &'static [&'static str],
     /// Tensor arguments that the op updates though the schema's results don't say so; their new values follow the results.
     pub updates: &'static [&'static str],
     /// What the results' sizes take from the call's numbers although these are operands: part of the signature.
     pub extent: Option<fn(&[Scalar]) -> Extent>,
+    /// Types of the results, for an op that PyTorch has no Meta kernel for; `None` leaves the call to the CPU.
+    pub shapes: Option<Shapes>,
     /// Consumes generator state.
     pub random: bool,
     /// Says no to signatures it can't lower.
@@ -64,6 +69,7 @@ impl OpDef {
             operands: &[],
             updates: &[],
             extent: None,
+            shapes: None,
             random: false,
             refuse: None,
             absent: None,
@@ -75,7 +81,7 @@ impl OpDef {
         self.consts = names;
         self
     }
-    /// These `float` arguments are operands.
+    /// These `float` or `int[]` arguments are operands.
     pub const fn operands(mut self, names: &'static [&'static str]) -> OpDef {
         self.operands = names;
         self
@@ -88,6 +94,11 @@ impl OpDef {
     /// The results' sizes follow from the call's numbers in this way.
     pub const fn extent(mut self, f: fn(&[Scalar]) -> Extent) -> OpDef {
         self.extent = Some(f);
+        self
+    }
+    /// What Meta would say, had PyTorch a Meta kernel.
+    pub const fn shapes(mut self, f: Shapes) -> OpDef {
+        self.shapes = Some(f);
         self
     }
     /// Consumes generator state.
@@ -193,5 +204,9 @@ impl Sig<'_> {
     /// The dtype of tensor argument `name`.
     pub fn dtype(&self, name: &str) -> Option<DType> {
         if let SigArg::Tensor { dtype, .. } = self.arg(name) { Some(*dtype) } else { None }
+    }
+    /// The type of tensor argument `name`.
+    pub fn ty(&self, name: &str) -> Option<Type> {
+        if let SigArg::Tensor { dtype, dims, .. } = self.arg(name) { Some(Type::new(*dtype, &dims[..])) } else { None }
     }
 }

@@ -7,6 +7,7 @@ use crate::value::hash_base;
 use std::sync::Arc;
 use tpu_aten::{Lower, Settings, Sig as AtenSig, SigArg};
 use tpu_base::{DType, Scalar};
+use tpu_hlo::Type;
 
 /// One result as Meta gave it.
 #[derive(Clone, Debug)]
@@ -92,6 +93,27 @@ pub fn define<P>(
     sig
 }
 
+/// The results' types by the definition's own rule, where PyTorch has no Meta kernel: dense tensors.
+pub fn promised<P>(form: &Arc<Form>, args: &[CallArg<'_, P>]) -> Option<Vec<Option<MetaOut>>> {
+    let rule = form.entry.def.shapes?;
+    let declared = form.writes.len() - form.entry.def.updates.len();
+    if form.writes[..declared].iter().any(Option::is_some) {
+        return None; // out= may resize
+    }
+    let mut n = Specs { operands: 0, hosts: 0 };
+    let args: Vec<SigArg> = args.iter().enumerate().map(|(i, a)| sig_arg(&n.arg(form, i, a))).collect();
+    let types = rule(&AtenSig { schema: &form.entry.schema, args: &args })?;
+    let dense = |t: Type| {
+        let mut strides: Dims = t.dims.as_slice().into();
+        let mut step = 1;
+        for s in strides.iter_mut().rev() {
+            (*s, step) = (step, step * (*s).max(1));
+        }
+        Some(MetaOut { dtype: t.dtype, sizes: t.dims.as_slice().into(), strides })
+    };
+    Some(types.into_iter().map(dense).collect())
+}
+
 fn lowerable(sig: &Sig) -> Result<(), String> {
     let def = sig.form.entry.def;
     let schema = &sig.form.entry.schema;
@@ -140,6 +162,9 @@ impl Specs {
             CallArg::Scalar(s) => ArgSpec::Const(SigArg::Scalar(*s)),
             CallArg::Scalars(l) => ArgSpec::Const(SigArg::Scalars(l.clone())),
             CallArg::Int(v) => ArgSpec::Const(SigArg::Int(*v)),
+            CallArg::Ints(l) if operand(Scalar::Int(0)) => {
+                ArgSpec::List(l.iter().map(|&v| wrapped(self, Scalar::Int(v))).collect())
+            }
             CallArg::Ints(l) => ArgSpec::Const(SigArg::Ints(l.to_vec())),
             CallArg::Bool(v) => ArgSpec::Const(SigArg::Bool(*v)),
             CallArg::Float(v) => ArgSpec::Const(SigArg::Float(*v)),

@@ -14,7 +14,7 @@ mod segment;
 mod sig;
 mod value;
 
-pub use define::{MetaOut, define};
+pub use define::{MetaOut, define, promised};
 pub use lower::{Param, Program, lower};
 pub use segment::{Cut, Node, Operand, Segment};
 pub use sig::{

@@ -117,7 +117,7 @@ impl Form {
             .iter()
             .map(|a| match a.ty {
                 ArgType::Scalar if !entry.def.consts.contains(&a.name) => ScalarRule::Operand(a.default),
-                ArgType::Float if entry.def.operands.contains(&a.name) => ScalarRule::Operand(None),
+                ArgType::Float | ArgType::Ints if entry.def.operands.contains(&a.name) => ScalarRule::Operand(None),
                 _ => ScalarRule::Const,
             })
             .collect();
@@ -317,6 +317,10 @@ pub fn see<P>(form: &Form, settings: Settings, args: &[CallArg<'_, P>]) -> Seen<
                 seen.hosts.push(HostValue::Scalar(Scalar::Double(*v)));
             }
             CallArg::Float(v) => w.word(7, v.to_bits()),
+            CallArg::Ints(l) if form.is_operand(i, Scalar::Int(0)) => {
+                w.list(19, l.len());
+                seen.hosts.extend(l.iter().map(|&v| HostValue::Scalar(Scalar::Int(v))));
+            }
             CallArg::Ints(l) => {
                 w.list(8, l.len());
                 l.iter().for_each(|v| w.raw(*v as u64));
@@ -334,8 +338,16 @@ pub fn see<P>(form: &Form, settings: Settings, args: &[CallArg<'_, P>]) -> Seen<
         }
     }
     if let Some(extent) = form.entry.def.extent {
-        let numbers: SmallVec<[Scalar; 3]> =
-            args.iter().filter_map(|a| if let CallArg::Scalar(s) = a { Some(*s) } else { None }).collect();
+        let mut numbers: SmallVec<[Scalar; 3]> = SmallVec::new();
+        for (i, a) in args.iter().enumerate() {
+            match a {
+                CallArg::Scalar(s) => numbers.push(*s),
+                CallArg::Ints(l) if form.is_operand(i, Scalar::Int(0)) => {
+                    numbers.extend(l.iter().map(|&v| Scalar::Int(v)))
+                }
+                _ => {}
+            }
+        }
         extent(&numbers).iter().for_each(|&n| w.raw(n as u64));
     }
     seen.id = w.finish();

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 use tpu_aten::Settings;
 use tpu_base::ErrorKind;
-use tpu_graph::{CallArg, Form, MetaOut, Param, Segment, Sig, Target, Way, define, lower, see};
+use tpu_graph::{CallArg, Form, MetaOut, Param, Segment, Sig, Target, Way, define, lower, promised, see};
 use tpu_pjrt::{Client, Plugin};
 
 /// Plans kept in memory.
@@ -160,7 +160,8 @@ impl Device {
         let sig = match r.sigs.get(&seen.id) {
             Some(sig) => sig.clone(),
             None => {
-                let Some(metas) = self.signatures.known(seen.id) else { return Ok(Outcome::NeedMeta) };
+                let metas = self.signatures.known(seen.id).or_else(|| promised(form, args));
+                let Some(metas) = metas else { return Ok(Outcome::NeedMeta) };
                 let sig = Arc::new(define(seen.id, form, settings, args, &metas, ""));
                 r.sigs.insert(seen.id, sig.clone());
                 sig

@@ -129,6 +129,7 @@ pub(crate) static DEFS: &[OpDef] = &[
         },
     )
     .consts(&["p"])
+    .shapes(|s| Some(vec![s.ty("self")?]))
     .eg(&[
         "f32[] f32[4,5] i64[4]%5 1 1",
         "f32[4] f32[4,5] i64[4]%5 2 0.5 f32[5]+ 0",

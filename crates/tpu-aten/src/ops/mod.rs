@@ -2,6 +2,8 @@
 
 mod activation;
 mod activation_backward;
+mod bessel;
+mod bessel_series;
 mod binary;
 mod binary_bits;
 mod binary_math;
@@ -9,29 +11,40 @@ mod compare;
 mod conv;
 mod conv_depthwise;
 mod create;
+mod ctc;
 mod embedding;
+mod embedding_bag;
+mod grid;
+mod igamma;
 mod index;
 mod index_rows;
 mod index_scatter;
 mod loss;
+mod loss_multilabel;
 mod loss_nll;
 mod matmul;
 mod matmul_solve;
 mod norm;
 mod norm_batch;
+mod norm_sync;
 mod optim;
 mod pointwise;
+mod polynomial;
 mod pool;
 mod pool_adaptive;
 mod pool_avg;
+mod pool_fractional;
 mod random;
 mod random_bits;
+mod random_counts;
+mod random_slopes;
 mod reduce;
 mod reduce_index;
 mod reduce_moments;
 mod reduce_norm;
 mod rnn;
 mod scan;
+mod segment;
 mod shape;
 mod shape_pad;
 mod shape_scatter;
@@ -50,6 +63,9 @@ use crate::def::OpDef;
 pub(crate) static FAMILIES: &[&[OpDef]] = &[
     binary::DEFS,
     unary_special::DEFS,
+    bessel::DEFS,
+    polynomial::DEFS,
+    igamma::DEFS,
     unary::DEFS,
     pointwise::DEFS,
     compare::DEFS,
@@ -67,23 +83,32 @@ pub(crate) static FAMILIES: &[&[OpDef]] = &[
     index_scatter::DEFS,
     index_rows::DEFS,
     index::DEFS,
+    ctc::DEFS,
     embedding::DEFS,
+    embedding_bag::DEFS,
+    grid::DEFS,
     create::DEFS,
     pool::DEFS,
     pool_adaptive::DEFS,
     pool_avg::DEFS,
+    pool_fractional::DEFS,
     upsample::DEFS,
     loss::DEFS,
+    loss_multilabel::DEFS,
     loss_nll::DEFS,
     norm::DEFS,
     norm_batch::DEFS,
+    norm_sync::DEFS,
     random::DEFS,
+    random_counts::DEFS,
+    random_slopes::DEFS,
     reduce::DEFS,
     reduce_index::DEFS,
     reduce_moments::DEFS,
     reduce_norm::DEFS,
     rnn::DEFS,
     scan::DEFS,
+    segment::DEFS,
     softmax::DEFS,
     sort::DEFS,
     sort_search::DEFS,

@@ -89,13 +89,13 @@ pub(crate) static DEFS: &[OpDef] = &[
 ];
 
 /// A vector over channels, laid along dimension 1 of an operand of this rank.
-fn column(v: V<'_>, rank: usize) -> V<'_> {
+pub(super) fn column(v: V<'_>, rank: usize) -> V<'_> {
     let mut dims = vec![1; rank];
     dims[1] = v.numel();
     v.reshape(&dims)
 }
 
-fn others(x: V<'_>) -> Vec<usize> {
+pub(super) fn others(x: V<'_>) -> Vec<usize> {
     (0..x.rank()).filter(|&d| d != 1).collect()
 }
 

@@ -12,12 +12,55 @@ fn bits<'b>(cx: &Cx<'b>, dtype: DType, dims: &[i64]) -> V<'b> {
 /// An integer of as many random bits as `dtype` (float32 or float64) has in its significand, less `spare`; as a signed
 /// integer value and its number of bits.
 fn significand<'b>(cx: &Cx<'b>, dtype: DType, dims: &[i64], spare: i64) -> (V<'b>, i64) {
-    if dtype == DType::F64 {
+    high_bits(bits(cx, word(dtype), dims), spare)
+}
+
+/// The dtype of random words that make a `dtype`.
+fn word(dtype: DType) -> DType {
+    if dtype == DType::F64 { DType::U64 } else { DType::U32 }
+}
+
+fn high_bits(bits: V<'_>, spare: i64) -> (V<'_>, i64) {
+    if bits.dtype() == DType::U64 {
         let n = 53 - spare;
-        (bits(cx, DType::U64, dims).shr_logical(64 - n).convert(DType::I64), n)
+        (bits.shr_logical(64 - n).convert(DType::I64), n)
     } else {
         let n = 24 - spare;
-        (bits(cx, DType::U32, dims).shr_logical(32 - n).convert(DType::I32), n)
+        (bits.shr_logical(32 - n).convert(DType::I32), n)
+    }
+}
+
+/// A stream of random numbers that goes on as it is drawn from: see [`Cx::random_stream`].
+pub(super) struct Stream<'b> {
+    state: V<'b>,
+}
+
+impl<'b> Stream<'b> {
+    /// The stream from `state` on.
+    pub(super) fn new(state: V<'b>) -> Stream<'b> {
+        Stream { state }
+    }
+    /// Where it stands.
+    pub(super) fn state(&self) -> V<'b> {
+        self.state
+    }
+    fn draw(&mut self, dtype: DType, dims: &[i64]) -> V<'b> {
+        let (state, bits) = self.state.builder().threefry(self.state, word(dtype), dims);
+        self.state = state;
+        bits
+    }
+    /// Another stream of the same call: by one key further.
+    pub(super) fn other(self) -> Stream<'b> {
+        let step = self.state.builder().table(DType::U64, &[2], &[1, 0]);
+        Stream { state: self.state + step }
+    }
+    /// As [`open_unit`].
+    pub(super) fn open_unit(&mut self, dtype: DType, dims: &[i64]) -> V<'b> {
+        between(high_bits(self.draw(dtype, dims), 1), dtype)
+    }
+    /// As [`standard_normal`].
+    pub(super) fn standard_normal(&mut self, dtype: DType, dims: &[i64]) -> V<'b> {
+        bell(high_bits(self.draw(dtype, dims), 0), dtype)
     }
 }
 
@@ -29,14 +72,20 @@ pub(super) fn unit<'b>(cx: &Cx<'b>, dtype: DType, dims: &[i64]) -> V<'b> {
 
 /// Uniform in (0, 1), symmetric about ½: (k + ½) / 2ⁿ, exact, so that neither end is ever reached.
 pub(super) fn open_unit<'b>(cx: &Cx<'b>, dtype: DType, dims: &[i64]) -> V<'b> {
-    let (k, n) = significand(cx, dtype, dims, 1);
+    between(significand(cx, dtype, dims, 1), dtype)
+}
+
+fn between((k, n): (V<'_>, i64), dtype: DType) -> V<'_> {
     ((k + k) + 1i64).convert(dtype) * 2f64.powi(-(n as i32) - 1)
 }
 
 /// Standard normal: √2 · erf⁻¹ of a uniform in (−1, 1) that is odd multiples of 2⁻²⁴ (2⁻⁵³), so that the tails are
 /// symmetric and 0 and ±1 never occur. The inverse is chlo's: M. Giles, "Approximating the erfinv function", 2010.
 pub(super) fn standard_normal<'b>(cx: &Cx<'b>, dtype: DType, dims: &[i64]) -> V<'b> {
-    let (k, n) = significand(cx, dtype, dims, 0);
+    bell(significand(cx, dtype, dims, 0), dtype)
+}
+
+fn bell((k, n): (V<'_>, i64), dtype: DType) -> V<'_> {
     let odd = (k + k) - ((1i64 << n) - 1);
     (odd.convert(dtype) * 2f64.powi(-(n as i32))).erf_inv() * std::f64::consts::SQRT_2
 }

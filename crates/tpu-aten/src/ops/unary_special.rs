@@ -59,12 +59,12 @@ pub(crate) static DEFS: &[OpDef] = &[
         (x / (x.full_like(1.0) - x)).log()
     })
     .eg(&["f32[2,3]~", "f32[19]!", "f32[19]! 0.1", "bf16[] 0.2", "f64[4]~", "f32[0]"]),
-    unary("i0(Tensor self) -> Tensor", |x| i0e(x) * x.abs().exp()).eg(MODERATE),
+    unary("i0(Tensor self) -> Tensor", i0).eg(MODERATE),
     unary("special_i0e(Tensor self) -> Tensor", i0e).eg(MODERATE),
-    unary("special_i1(Tensor self) -> Tensor", |x| i1e(x) * x.abs().exp()).eg(MODERATE),
+    unary("special_i1(Tensor self) -> Tensor", i1).eg(MODERATE),
     unary("special_i1e(Tensor self) -> Tensor", i1e).eg(MODERATE),
-    unary("special_modified_bessel_i0(Tensor self) -> Tensor", |x| i0e(x) * x.abs().exp()).eg(MODERATE),
-    unary("special_modified_bessel_i1(Tensor self) -> Tensor", |x| i1e(x) * x.abs().exp()).eg(MODERATE),
+    unary("special_modified_bessel_i0(Tensor self) -> Tensor", i0).eg(MODERATE),
+    unary("special_modified_bessel_i1(Tensor self) -> Tensor", i1).eg(MODERATE),
     unary("special_erfcx(Tensor self) -> Tensor", erfcx)
         .eg(&["f32[2,3]", "f32[19]!", "f64[19]!", "f64[9]", "i32[4]", "f32[0]"]),
     unary("special_log_ndtr(Tensor self) -> Tensor", log_ndtr)
@@ -165,6 +165,14 @@ fn at_eight<'b>(x: V<'b>, low: &[f64], high: &[f64]) -> (V<'b>, V<'b>, V<'b>) {
     let far = near.select(x.full_like(8.0), x);
     let large = chebyshev(far.full_like(16.0) / far - 1.0, high) * far.rsqrt();
     (near, small, large)
+}
+
+pub(super) fn i0(x: V<'_>) -> V<'_> {
+    i0e(x) * x.abs().exp()
+}
+
+pub(super) fn i1(x: V<'_>) -> V<'_> {
+    i1e(x) * x.abs().exp()
 }
 
 fn i0e(x: V<'_>) -> V<'_> {
