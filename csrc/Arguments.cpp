@@ -112,6 +112,14 @@ void raise_device_mismatch(const at::Tensor& other) {
               " and ", other.device(), "!");
 }
 
+void fill_tensor_argument(TpuArg& arg, const at::Tensor& tensor, Frame& frame) {
+  TpuTensor* out = frame.take<TpuTensor>(1);
+  if (C10_UNLIKELY(!fill_tensor(*out, tensor))) raise_device_mismatch(tensor);
+  arg.kind = TPU_A_TENSOR;
+  arg.n = 1;
+  arg.tensors = out;
+}
+
 bool fill_arguments(const Form& form, const c10::IValue* values, TpuArg* args, Frame& frame) {
   for (uint32_t k = 0; k < form.n_args; ++k) {
     const c10::IValue& value = values[k];
@@ -123,14 +131,9 @@ bool fill_arguments(const Form& form, const c10::IValue* values, TpuArg* args, F
       continue;
     }
     switch (form.travel[k]) {
-      case Travel::kTensor: {
-        const at::Tensor& tensor = value.toTensor();
-        TpuTensor* out = frame.take<TpuTensor>(1);
-        if (C10_UNLIKELY(!fill_tensor(*out, tensor))) raise_device_mismatch(tensor);
-        arg.kind = TPU_A_TENSOR;
-        arg.tensors = out;
+      case Travel::kTensor:
+        fill_tensor_argument(arg, value.toTensor(), frame);
         break;
-      }
       case Travel::kScalar:
         arg.kind = TPU_A_SCALAR;
         fill_scalar(arg.scalar, value);

@@ -79,6 +79,7 @@ inline void fill_absent(TpuTensor& out) {
   out.flags = TPU_T_ABSENT;
 }
 
+void fill_tensor_argument(TpuArg& arg, const at::Tensor& tensor, Frame& frame);
 // False when an index list holds host tensors, which bring_indices() then moves.
 bool fill_arguments(const Form& form, const c10::IValue* values, TpuArg* args, Frame& frame);
 void bring_indices(const Form& form, c10::IValue* values);

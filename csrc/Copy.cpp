@@ -35,10 +35,6 @@ bool same_strides(const at::Tensor& a, const at::Tensor& b) {
   return true;
 }
 
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
-}
-
 at::Tensor on_host(const at::Tensor& like, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   return at::detail::empty_strided_cpu(sizes, strides, like.scalar_type());
 }
@@ -122,7 +118,8 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
     upload(self, source.device().is_cpu() ? source : source.to(c10::Device(c10::DeviceType::CPU)));
   } else if (!self.device().is_cpu()) {
     self.copy_(host_image(source));
-  } else if (self.scalar_type() == source.scalar_type() && same_strides(self, source) && same_bits(self, source) &&
+  } else if (self.scalar_type() == source.scalar_type() && same_strides(self, source) &&
+             self.is_conj() == source.is_conj() && self.is_neg() == source.is_neg() &&
              source.is_non_overlapping_and_dense()) {
     if (self.numel() > 0)
       download(source, static_cast<size_t>(self.numel()) * self.element_size(), self.mutable_data_ptr());

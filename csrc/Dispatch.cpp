@@ -70,14 +70,16 @@ int32_t call_random(const Form& form, c10::IValue* values, TpuArg* args, Frame& 
 void call_form(const Form& form, torch::jit::Stack* stack) {
   Frame frame;
   TpuResult result;
+  c10::SmallVector<at::Tensor, 4> found;  // by the first of two programs, where the results' sizes are data
   for (int round = 0; round < 4; ++round) {
     c10::IValue* values = stack->data() + (stack->size() - form.n_args);
     if (C10_UNLIKELY(round > 0)) frame.reset();
-    TpuArg* args = frame.take<TpuArg>(form.n_args + 1);
+    TpuArg* args = frame.take<TpuArg>(form.n_args + 1 + found.size());
     if (C10_UNLIKELY(!fill_arguments(form, values, args, frame))) {
       bring_indices(form, values);
       continue;
     }
+    for (size_t k = 0; k < found.size(); ++k) fill_tensor_argument(args[form.n_args + k], found[k], frame);
     if (!form.written.empty()) check_written(form, values);
     ensure_started();
     sync_default_dtype();
@@ -85,7 +87,12 @@ void call_form(const Form& form, torch::jit::Stack* stack) {
     result.more = nullptr;
     result.rng_increment = 0;
     int32_t status = C10_UNLIKELY(form.random) ? call_random(form, values, args, frame, &result)
-                                               : tpu_call(form.id, args, form.n_args, &result);
+                                               : tpu_call(form.id, args, form.n_args + found.size(), &result);
+    if (C10_UNLIKELY(status == TPU_PENDING)) {
+      for (uint32_t k = 0; k < result.n_outs; ++k) found.push_back(wrap(result.outs[k]));
+      wait_ready(cell(found[0].storage()));
+      continue;
+    }
     if (C10_UNLIKELY(status == TPU_NEED_META)) {
       status = define_by_meta(form, stack, args);
       if (status == TPU_OK) continue;

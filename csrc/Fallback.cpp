@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
-#include <unordered_map>
 
 #include "Arguments.h"
 #include "Copy.h"
@@ -19,7 +18,7 @@
 namespace tpu {
 namespace {
 std::mutex g_mutex;
-std::unordered_map<std::string, uint64_t> g_counts;
+std::map<std::string, uint64_t> g_counts;
 
 void count_and_warn(const c10::OperatorHandle& op, const char* reason) {
   const std::string name = c10::toString(op.operator_name());
@@ -28,9 +27,7 @@ void count_and_warn(const c10::OperatorHandle& op, const char* reason) {
     std::lock_guard<std::mutex> lock(g_mutex);
     first = g_counts[name]++ == 0;
   }
-  // The size of these results is data, so that every device waits for the host here; and printing uses them.
-  const bool sized_by_data = name == "aten::nonzero" || name == "aten::masked_select";
-  if (first && !sized_by_data && fallback_mode() == FallbackMode::kWarn)
+  if (first && fallback_mode() == FallbackMode::kWarn)
     TORCH_WARN(name, " runs on the CPU: ", reason, ". (Said once per op; torch.tpu.fallbacks() counts them, ",
                "TORCH_TPU_FALLBACK=error makes them errors, =silent hides this.)");
 }
@@ -186,9 +183,9 @@ void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack, const ch
   for (c10::IValue& value : returns) stack->push_back(std::move(value));
 }
 
-std::vector<std::pair<std::string, uint64_t>> fallback_counts() {
+std::map<std::string, uint64_t> fallback_counts() {
   std::lock_guard<std::mutex> lock(g_mutex);
-  return {g_counts.begin(), g_counts.end()};
+  return g_counts;
 }
 
 void reset_fallback_counts() {

@@ -3,9 +3,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <map>
 #include <string>
-#include <utility>
-#include <vector>
 
 namespace tpu {
 enum class FallbackMode { kWarn, kSilent, kError };  // TORCH_TPU_FALLBACK: unset, silent, error
@@ -15,6 +14,6 @@ FallbackMode fallback_mode();
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack, const char* reason);
 
 // Calls per op name so far.
-std::vector<std::pair<std::string, uint64_t>> fallback_counts();
+std::map<std::string, uint64_t> fallback_counts();
 void reset_fallback_counts();
 }  // namespace tpu

@@ -37,6 +37,7 @@ struct Form {
   uint32_t n_args = 0;
   bool is_out = false;
   bool random = false;
+  bool late_shape = false;    // PyTorch's structured rule leaves the shape to the kernel
   bool may_repeat = false;    // may write an expanded tensor, each element more than once
   bool may_contract = false;  // products of float32, whose precision the user chooses
   bool returns_list = false;

@@ -2,6 +2,7 @@
 // comparing schemas, never by a list of names, and every form gets the one boxed kernel.
 #include "Form.h"
 
+#include <ATen/native/Resize.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/jit/frontend/function_schema_parser.h>
 #include <torch/library.h>
@@ -80,9 +81,34 @@ struct HoldKernel final : c10::OperatorKernel {
   }
 };
 
+// Makes results whose sizes only data tell afresh and copies them into the out= arguments.
+struct OutKernel final : c10::OperatorKernel {
+  explicit OutKernel(const Form* functional) : functional(functional) {}
+  void operator()(const OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    const size_t base = stack->size() - (op.schema().arguments().size() - functional->n_args);
+    const torch::jit::Stack outs(stack->begin() + base, stack->end());
+    stack->resize(base);
+    call_form(*functional, stack);
+    for (size_t k = 0; k < outs.size(); ++k) {
+      const at::Tensor &to = outs[k].toTensor(), &from = (*stack)[stack->size() - outs.size() + k].toTensor();
+      TORCH_CHECK(to.scalar_type() == from.scalar_type(), op.schema().name(), ": Expected out tensor to have scalar type ",
+                  from.scalar_type(), " but got ", to.scalar_type());
+      at::native::resize_output(to, from.sizes());
+      to.copy_(from);
+    }
+    std::copy(outs.begin(), outs.end(), stack->end() - outs.size());
+  }
+  const Form* functional;
+};
+
 torch::Library& library() {
   static torch::Library aten(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   return aten;
+}
+
+template <class K>
+void implement(const std::string& name, const Form* form) {
+  library().impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<K>(form)));
 }
 
 // Whether the op may multiply float32 matrices. A name too many costs a look at the precision switch, no more.
@@ -92,16 +118,18 @@ bool may_contract(const std::string& name) {
   return false;
 }
 
-// Builds the form if its outputs and arguments can cross; empty text, or why not. `updates`: the declared op itself writes
+// Builds a form of the op `full` if its outputs and arguments can cross; empty text, or why not. `updates`: the declared op itself writes
 // arguments beside its results (running statistics); the core knows which, and they are no outputs here.
-std::string add_form(uint32_t op_id, size_t n_outputs, bool updates, const OperatorHandle& op) {
+std::string add_form(uint32_t op_id, const std::string& full, size_t n_outputs, bool updates, const OperatorHandle& op) {
   const FunctionSchema& schema = op.schema();
   const std::string name = c10::toString(op.operator_name());
   if (g_forms.count(name) != 0) return {};
   auto form = std::make_unique<Form>(op);
   form->name = name;
   form->n_args = static_cast<uint32_t>(schema.arguments().size());
-  form->random = tpu_op_is_random(op_id) != 0;
+  const uint32_t facts = tpu_op_facts(op_id);
+  form->random = (facts & TPU_OP_RANDOM) != 0;
+  form->late_shape = (facts & TPU_OP_LATE_SHAPE) != 0;
   form->may_contract = may_contract(schema.name());
   for (const char* part : {"fill", "zero", "index_put"}) form->may_repeat |= name.find(part) != std::string::npos;
   form->is_out = any(schema, is_out);
@@ -135,7 +163,8 @@ std::string add_form(uint32_t op_id, size_t n_outputs, bool updates, const Opera
   const bool taken = op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
   if (!composite && !taken && schema.name().rfind("aten::", 0) == 0) {
     const std::string local = name.substr(std::strlen("aten::"));
-    library().impl(local.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(form.get())));
+    const Form* afresh = form->is_out && (facts & TPU_OP_COUNTED) != 0 ? find_form(full) : nullptr;
+    afresh != nullptr ? implement<OutKernel>(local, afresh) : implement<Kernel>(local, form.get());
   } else if (composite) {
     g_unmatched.push_back(name + ": composite, so no kernel is registered");
   }
@@ -172,7 +201,7 @@ void add_op(uint32_t op_id) {
   bool updates = false, found = false;
   std::string why = "this torch has no such operator";
   const auto try_form = [&](const OperatorHandle& op) {
-    const std::string reason = add_form(op_id, n_outputs, updates, op);
+    const std::string reason = add_form(op_id, full, n_outputs, updates, op);
     reason.empty() ? void(found = true) : void(why = reason);
   };
 

@@ -22,10 +22,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     check_index(index);
     return 0;
   }
-  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override {
-    check_index(index);
-    return 0;
-  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override { return exchangeDevice(index); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
     check_index(index);
     return default_generator();

@@ -4,7 +4,6 @@
 #include <torch/csrc/Exceptions.h>
 
 #include <algorithm>
-#include <set>
 
 #include "Arguments.h"
 #include "Copy.h"
@@ -105,11 +104,9 @@ bool resize_outs(const Form& form, const c10::IValue* real, const c10::SmallVect
 
 int32_t define_by_meta(const Form& form, torch::jit::Stack* stack, const TpuArg* args) {
   const c10::IValue* values = stack->data() + (stack->size() - form.n_args);
-  // Without a CPU kernel it is a composite that copies views; of these three the kernel sets the shape, not the rule.
-  static const std::set<std::string> late{"aten::mse_loss", "aten::smooth_l1_loss", "aten::isin"};
+  // Without a CPU kernel it is a composite that copies views.
   const bool structured = form.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
-                          form.op.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
-                          late.count(form.op.schema().name()) == 0;
+                          form.op.hasKernelForDispatchKey(c10::DispatchKey::CPU) && !form.late_shape;
   c10::SmallVector<c10::IValue, 8> meta;
   torch::jit::Stack results;
   bool missing = true;

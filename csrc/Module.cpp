@@ -17,28 +17,12 @@ namespace py = pybind11;
 
 namespace tpu {
 namespace {
-py::dict memory_stats() {
+std::map<std::string, uint64_t> memory_stats() {
   TpuMemoryStats m{};
   if (g_started.load()) tpu_memory_stats(&m);
-  py::dict out;
-  for (const auto& [name, value] :
-       std::initializer_list<std::pair<const char*, uint64_t>>{{"current", m.current},
-                                                               {"peak", m.peak},
-                                                               {"limit", m.limit},
-                                                               {"allocated_total", m.allocated_total},
-                                                               {"freed_total", m.freed_total},
-                                                               {"active_count", m.active_count},
-                                                               {"allocation_count", m.allocation_count},
-                                                               {"oom_count", m.oom_count},
-                                                               {"retry_count", m.retry_count}})
-    out[name] = value;
-  return out;
-}
-
-py::dict fallbacks() {
-  py::dict out;
-  for (const auto& [name, count] : fallback_counts()) out[py::str(name)] = count;
-  return out;
+  return {{"current", m.current}, {"peak", m.peak}, {"limit", m.limit}, {"allocated_total", m.allocated_total},
+          {"freed_total", m.freed_total}, {"active_count", m.active_count}, {"allocation_count", m.allocation_count},
+          {"oom_count", m.oom_count}, {"retry_count", m.retry_count}};
 }
 
 std::string info(const std::string& topic) {
@@ -99,7 +83,7 @@ void bind(py::module_& m) {
 
   def(m, "default_generator", [] { return default_generator_object(); });
 
-  def(m, "fallbacks", [] { return fallbacks(); });
+  def(m, "fallbacks", [] { return fallback_counts(); });
   def(m, "reset_fallbacks", [] { reset_fallback_counts(); });
   def(m, "_unmatched_ops", [] { return unmatched_ops(); });
   def(m, "_schema_mismatches", [] { return schema_mismatches(); });

@@ -6,6 +6,8 @@
 #include <ATen/ops/all.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/eq.h>
+#include <ATen/ops/is_set_to_native.h>
+#include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
@@ -84,28 +86,10 @@ Tensor& set_storage(Tensor& self, c10::Storage source, int64_t offset, IntArrayR
   return self;
 }
 
-Tensor& set_whole_storage(Tensor& self, c10::Storage source) {
-  const int64_t n = static_cast<int64_t>(source.nbytes() / self.element_size());
-  return set_storage(self, std::move(source), 0, {n}, {});
-}
-
-Tensor& set_tensor(Tensor& self, const Tensor& source) {
-  if (self.is_same(source)) return self;
-  return set_storage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
-}
-
 Tensor& set_empty(Tensor& self) {
   return set_storage(self, Tensor(at::detail::empty_generic({0}, allocator(), kKeys, self.scalar_type(), {})).storage(),
                      0, {0}, {});
 }
-
-bool is_set_to(const Tensor& self, const Tensor& source) {
-  return self.storage().unsafeGetStorageImpl() == source.storage().unsafeGetStorageImpl() &&
-         self.storage_offset() == source.storage_offset() && self.sizes() == source.sizes() &&
-         self.strides() == source.strides();
-}
-
-Tensor view(const Tensor& self, IntArrayRef size) { return at::native::view(self, size); }
 
 Tensor copy_from(const Tensor& self, const Tensor& target, bool non_blocking) {
   Tensor to = target;
@@ -158,12 +142,12 @@ void register_structural() {
   m.impl("_efficientzerotensor", TORCH_FN(at::native::_efficientzerotensor));
   m.impl("resize_", TORCH_FN(resize_));
   m.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
-  m.impl("set_.source_Storage", TORCH_FN(set_whole_storage));
-  m.impl("set_.source_Tensor", TORCH_FN(set_tensor));
+  m.impl("set_.source_Storage", TORCH_FN(at::native::set_));
+  m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   m.impl("set_", TORCH_FN(set_empty));
-  m.impl("is_set_to", TORCH_FN(is_set_to));
+  m.impl("is_set_to", TORCH_FN(at::native::is_set_to));
   m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
-  m.impl("view", TORCH_FN(view));
+  m.impl("view", TORCH_FN(at::native::view));
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
   m.impl("unfold", TORCH_FN(at::native::unfold));
   m.impl("view_as_real", TORCH_FN(at::native::view_as_real));

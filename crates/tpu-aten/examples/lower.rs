@@ -4,7 +4,8 @@
 //! Request: `{"op": name, "args": [in schema order], "outs": [{"t": dtype, "dims": […]} | null], "settings": …}`.
 //! Tensors are `{"t": "float32", "dims": […], "host": bool}`, other arguments plain JSON (`{"f": "nan"}` for what JSON
 //! can't say, `{"c": [re, im]}` for complex). Answer: `{"text", "params": [{"arg", "elem", "t", "rng"}], "checks"}`,
-//! `{"refused"}` or `{"error"}`. Results of the program: present results, then updates, then checks.
+//! `{"refused"}` or `{"error"}`. A counted call is asked about twice: with `"counting"` in the answer the program is the first
+//! of two, and the second comes for the same request with its results as `"counts": […]` and `"found": [types]`. Results of the program: present results, then updates, then checks.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use serde_json::{Value, json};
@@ -160,12 +161,12 @@ fn answer(request: &Value) -> Result<Value, String> {
     if given.len() != e.schema.args.len() {
         return Err(format!("{} arguments, the schema has {}", given.len(), e.schema.args.len()));
     }
-    if let Some(refuse) = e.def.refuse {
-        let args: Vec<SigArg> = e.schema.args.iter().zip(given).map(|(a, v)| sig_arg(a, v)).collect();
-        if let Some(why) = refuse(&Sig { schema: &e.schema, args: &args }) {
-            return Ok(json!({"refused": why}));
-        }
+    let seen: Vec<SigArg> = e.schema.args.iter().zip(given).map(|(a, v)| sig_arg(a, v)).collect();
+    let seen = Sig { schema: &e.schema, args: &seen };
+    if let Some(why) = e.def.refuse.and_then(|refuse| refuse(&seen)) {
+        return Ok(json!({"refused": why}));
     }
+    let counted = e.def.counted.filter(|c| (c.applies)(&seen));
     let b = Builder::new();
     let p = Params { b: &b, list: RefCell::default(), hosts: RefCell::default() };
     let mut args = e
@@ -179,18 +180,31 @@ fn answer(request: &Value) -> Result<Value, String> {
     if e.def.random && !args.iter().any(|a| matches!(a, Arg::Rng(_))) {
         args.push(Arg::Rng(p.add(Type::new(DType::U64, [2]), args.len(), 0, true)));
     }
-    let outs = request["outs"].as_array().ok_or("no outs")?;
-    let outs = outs
-        .iter()
-        .map(|o| if o.is_null() { Ok(None) } else { ty(o).map(Some) })
-        .collect::<Result<Vec<_>, String>>()?;
+    let mut def = *e.def;
+    let outs = request["outs"].as_array().ok_or("no outs")?.iter();
+    let outs = match (counted, request["found"].as_array()) {
+        (Some(c), None) => {
+            def.lower = tpu_aten::Lower::Many(c.count);
+            vec![]
+        }
+        (Some(c), Some(found)) => {
+            for (k, v) in found.iter().enumerate() {
+                args.push(tensor(&p, v, given.len() + k, 0)?);
+            }
+            let rooms: Vec<i64> = ints(&request["counts"]).into_iter().map(|n| (c.room)(&seen, n)).collect();
+            args.push(Arg::Ints(rooms.clone()));
+            (c.results)(&seen, &rooms)?.into_iter().map(Some).collect()
+        }
+        _ => outs.map(|o| if o.is_null() { Ok(None) } else { ty(o).map(Some) }).collect::<Result<Vec<_>, String>>()?,
+    };
+    let counting = counted.is_some() && outs.is_empty();
     let cx = Cx::new(&b, &e.schema, args, outs, Settings::default(), &p);
-    let (values, checks) = lower(e.def, &cx);
+    let (values, checks) = lower(&def, &cx);
     let results: Vec<V> = values.into_iter().flatten().chain(checks.iter().map(|c| c.ok)).collect();
     let list = p.list.borrow().clone();
     let aliases = vec![None; list.len()];
     let module = b.finish("m", &results, aliases).map_err(|e| e.to_string())?;
-    Ok(json!({"text": module.to_string(), "params": list, "checks": checks.len()}))
+    Ok(json!({"text": module.to_string(), "params": list, "checks": checks.len(), "counting": counting}))
 }
 
 fn list() -> Value {
@@ -198,7 +212,7 @@ fn list() -> Value {
         let d = e.def;
         json!({
             "schema": d.schema, "name": e.schema.name, "examples": d.examples, "consts": d.consts,
-            "operands": d.operands, "updates": d.updates, "random": d.random, "refuses": d.refuse.is_some(),
+            "operands": d.operands, "updates": d.updates, "random": d.random, "counted": d.counted.is_some(), "refuses": d.refuse.is_some(),
         })
     };
     Value::Array(table().iter().map(entry).collect())

@@ -281,6 +281,21 @@ impl<'b> Cx<'b> {
         d
     }
 
+    /// What the first program of a counted call found: its counts as `found(0)`, then what it hands on.
+    pub fn found(&self, k: usize) -> V<'b> {
+        match self.value(self.at(self.schema.args.len() + k), None) {
+            Some(v) => v,
+            None => {
+                self.b.fail("lowering", format!("{}: nothing was found as {k}", self.schema.name));
+                self.b.scalar(DType::I64, 0)
+            }
+        }
+    }
+    /// What this program, the second of a counted call, is compiled for in place of the counts.
+    pub fn rooms(&self) -> &[i64] {
+        if let Some(Arg::Ints(rooms)) = self.args.last() { rooms } else { &[] }
+    }
+
     /// Type of result `k`, as Meta gave it. An absent result has the type of the first present one.
     pub fn out(&self, k: usize) -> Type {
         match self.outs.get(k).and_then(Option::as_ref).or_else(|| self.outs.iter().flatten().next()) {

@@ -32,6 +32,26 @@ pub type Extent = [i64; 2];
 /// The types of a call's results.
 pub type Shapes = fn(&Sig<'_>) -> Option<Vec<Type>>;
 
+/// A call whose results' sizes are data. It runs as two programs: the first counts, the host reads, and the second is
+/// compiled for the counts rounded up, so that counts without number need few programs. Results are the front of what the
+/// second makes.
+#[derive(Clone, Copy)]
+pub struct Counted {
+    /// Whether this call is one: an op may also take arguments that settle its sizes (integers as indices).
+    pub applies: fn(&Sig<'_>) -> bool,
+    /// The first program: the counts (int64, 1-d), then whatever the second takes over (see [`Cx::found`]).
+    pub count: for<'a, 'b> fn(&'a Cx<'b>) -> Vec<V<'b>>,
+    /// For what count to compile the second when `n` were counted; see [`roomy`].
+    pub room: fn(&Sig<'_>, i64) -> i64,
+    /// Types of the results for these counts. `Err`: no such call, the CPU has the words.
+    pub results: fn(&Sig<'_>, &[i64]) -> Result<Vec<Type>, Refusal>,
+}
+
+/// `n` rounded up so that few programs serve all counts up to `bound`.
+pub fn roomy(n: i64, bound: i64) -> i64 {
+    if n == 0 { 0 } else { (n.max(8) as u64).next_power_of_two().min(bound.max(0) as u64) as i64 }
+}
+
 /// One functional overload. Build with the archetypes below and the `with_*` methods, all const.
 #[derive(Clone, Copy)]
 pub struct OpDef {
@@ -49,6 +69,10 @@ pub struct OpDef {
     pub extent: Option<fn(&[Scalar]) -> Extent>,
     /// Types of the results, for an op that PyTorch has no Meta kernel for; `None` leaves the call to the CPU.
     pub shapes: Option<Shapes>,
+    /// Some or all calls have results whose sizes are data.
+    pub counted: Option<Counted>,
+    /// PyTorch's structured shape rule leaves the shape to the kernel, so that Meta is asked.
+    pub late_shape: bool,
     /// Consumes generator state.
     pub random: bool,
     /// Says no to signatures it can't lower.
@@ -70,6 +94,8 @@ impl OpDef {
             updates: &[],
             extent: None,
             shapes: None,
+            counted: None,
+            late_shape: false,
             random: false,
             refuse: None,
             absent: None,
@@ -99,6 +125,16 @@ impl OpDef {
     /// What Meta would say, had PyTorch a Meta kernel.
     pub const fn shapes(mut self, f: Shapes) -> OpDef {
         self.shapes = Some(f);
+        self
+    }
+    /// The results' sizes are data.
+    pub const fn counted(mut self, how: Counted) -> OpDef {
+        self.counted = Some(how);
+        self
+    }
+    /// PyTorch's structured shape rule is of no use.
+    pub const fn late_shape(mut self) -> OpDef {
+        self.late_shape = true;
         self
     }
     /// Consumes generator state.
@@ -200,6 +236,14 @@ impl Sig<'_> {
     /// The argument called `name`.
     pub fn arg(&self, name: &str) -> &SigArg {
         self.schema.index(name).and_then(|i| self.args.get(i)).unwrap_or(&SigArg::None)
+    }
+    /// The sizes of tensor argument `name`; none for anything else.
+    pub fn dims(&self, name: &str) -> &[i64] {
+        if let SigArg::Tensor { dims, .. } = self.arg(name) { dims } else { &[] }
+    }
+    /// Whether bool argument `name` is given as true.
+    pub fn flag(&self, name: &str) -> bool {
+        *self.arg(name) == SigArg::Bool(true)
     }
     /// The dtype of tensor argument `name`.
     pub fn dtype(&self, name: &str) -> Option<DType> {

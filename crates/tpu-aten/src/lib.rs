@@ -12,6 +12,6 @@ mod schema;
 mod table;
 
 pub use cx::{Arg, Check, Cx, Host, HostParams, Settings};
-pub use def::{Extent, Lower, OpDef, Refusal, Sig, SigArg};
+pub use def::{Counted, Extent, Lower, OpDef, Refusal, Sig, SigArg};
 pub use schema::{ArgType, Schema, SchemaArg};
 pub use table::{Entry, lower, table};

@@ -18,7 +18,7 @@ enum TpuStatus {
   TPU_NEED_META = 1,  // signature never seen: run the op on Meta, tpu_define() the outcome, call again
   TPU_FALLBACK = 2,   // no lowering for these arguments: run the op on the CPU (text says why)
   TPU_ERROR = 3,
-  TPU_PENDING = 4,    // a timed wait ran out; ask again
+  TPU_PENDING = 4,    // a timed wait ran out, or tpu_call needs an answer of the device first; ask again
 };
 
 // What to raise. Matches PyTorch's own exception types.
@@ -96,7 +96,13 @@ typedef struct TpuArg {
 // ------------------------------------------------------------------ the op table
 uint32_t tpu_op_count(void);
 const char* tpu_op_schema(uint32_t op);   // "add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", static
-uint32_t tpu_op_is_random(uint32_t op);   // 1: consumes generator state
+// Facts of an op, as bits.
+enum TpuOpFacts {
+  TPU_OP_RANDOM = 1,      // consumes generator state
+  TPU_OP_COUNTED = 2,     // some calls have results whose sizes are data: see tpu_call
+  TPU_OP_LATE_SHAPE = 4,  // PyTorch's structured shape rule leaves the shape to the kernel
+};
+uint32_t tpu_op_facts(uint32_t op);
 // Declares one callable form of an op. `writes[k]` is the index of the argument that output k is written into
 // (the in-place `self`, or the `out=` arguments), or -1 for a fresh output; n_writes = number of outputs.
 // Returns the form id to use in tpu_call. Called at load, before any tpu_call.
@@ -124,6 +130,8 @@ typedef struct TpuResult {
 
 // Records op form `form` on `args`; under strict eager it is also scheduled. Never blocks on the device except for
 // back-pressure. TPU_NEED_META / TPU_FALLBACK record nothing. All `args` must already be on the device or TPU_T_HOST.
+// TPU_PENDING: the results' sizes are data, and what was recorded finds them out. Wait for the first output, then call again
+// with all outputs as tensors behind the arguments.
 int32_t tpu_call(uint32_t form, const TpuArg* args, uint32_t n_args, TpuResult* result);
 // The outcome of the op on Meta tensors for the same arguments: sizes, strides, dtype (storage is ignored; ABSENT allowed).
 // `site` is "file.py:line" of the innermost Python frame outside torch, or "".

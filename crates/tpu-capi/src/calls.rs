@@ -1,6 +1,6 @@
 //! One call: the hot entry.
 
-use crate::abi::{ABSENT, ERROR, FALLBACK, MAX_OUTS, NEED_META, OK, TpuArg, TpuOut, TpuResult, TpuTensor};
+use crate::abi::{ABSENT, ERROR, FALLBACK, MAX_OUTS, NEED_META, OK, PENDING, TpuArg, TpuOut, TpuResult, TpuTensor};
 use crate::args::{args, slice};
 use crate::device::device;
 use crate::guard::{fail, guard, say};
@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 use tpu_base::{DType, ErrorKind};
-use tpu_runtime::{Called, Fault, Form, MetaOut, Outcome, Sig, Target};
+use tpu_runtime::{Called, Fault, Form, MetaOut, Outcome, Sig, Target, Way};
 
 thread_local! {
     /// Keeps what the last result points into.
@@ -43,8 +43,14 @@ pub unsafe extern "C" fn tpu_call(id: u32, arguments: *const TpuArg, n: u32, res
                 say(ErrorKind::Unsupported, &why);
                 FALLBACK
             }
-            // SAFETY: the caller's promise.
-            Ok(Outcome::Called(c)) => unsafe { hand_over(c, &mut *result) },
+            Ok(Outcome::Called(c)) => {
+                let pending = matches!(c.sig.way, Way::Count);
+                // SAFETY: the caller's promise.
+                match unsafe { hand_over(c, &mut *result) } {
+                    OK if pending => PENDING,
+                    status => status,
+                }
+            }
             Err(f) => fail(&f),
         }
     })

@@ -35,8 +35,9 @@ pub extern "C" fn tpu_op_schema(op: u32) -> *const c_char {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn tpu_op_is_random(op: u32) -> u32 {
-    guard(0, || tpu_aten::table().get(op as usize).is_some_and(|e| e.def.random) as u32)
+pub extern "C" fn tpu_op_facts(op: u32) -> u32 {
+    let facts = |d: &tpu_aten::OpDef| d.random as u32 | (d.counted.is_some() as u32) << 1 | (d.late_shape as u32) << 2;
+    guard(0, || tpu_aten::table().get(op as usize).map_or(0, |e| facts(e.def)))
 }
 
 /// # Safety
@@ -74,6 +75,7 @@ pub fn table_json() -> String {
                 "operands": e.def.operands,
                 "updates": e.def.updates,
                 "random": e.def.random,
+                "counted": e.def.counted.is_some(),
             })
         })
         .collect();

@@ -1,11 +1,11 @@
 //! Learning a signature: what Meta said about a call becomes its [`Sig`].
 
 use crate::geometry::{Base, Dims, View, base_for};
-use crate::lower::lower_node_alone;
+use crate::lower::{count_types, lower_node_alone};
 use crate::sig::{ArgSpec, CallArg, Form, OutSpec, Place, Sig, Target, TensorArg, TensorSpec, Way};
 use crate::value::hash_base;
 use std::sync::Arc;
-use tpu_aten::{Lower, Settings, Sig as AtenSig, SigArg};
+use tpu_aten::{Lower, Refusal, Settings, Sig as AtenSig, SigArg};
 use tpu_base::{DType, Scalar};
 use tpu_hlo::Type;
 
@@ -18,6 +18,16 @@ pub struct MetaOut {
     pub sizes: Dims,
     /// Strides.
     pub strides: Dims,
+}
+
+impl From<Type> for MetaOut {
+    fn from(t: Type) -> MetaOut {
+        let mut strides = Dims::from_elem(1, t.dims.len());
+        for d in (1..t.dims.len()).rev() {
+            strides[d - 1] = strides[d] * t.dims[d].max(1);
+        }
+        MetaOut { dtype: t.dtype, sizes: t.dims.into(), strides }
+    }
 }
 
 struct Specs {
@@ -36,18 +46,7 @@ pub fn define<P>(
     metas: &[Option<MetaOut>],
     site: &str,
 ) -> Sig {
-    let mut n = Specs { operands: 0, hosts: 0 };
-    let specs: Vec<ArgSpec> = args.iter().enumerate().map(|(i, a)| n.arg(form, i, a)).collect();
-    let mut sig = Sig {
-        id,
-        form: form.clone(),
-        settings,
-        args: specs,
-        outs: vec![],
-        way: Way::Native,
-        site: site.to_owned(),
-        rng_increment: 0,
-    };
+    let mut sig = bare(id, form, settings, args, site);
     let declared = form.writes.len() - form.entry.def.updates.len();
     let results = form.entry.schema.results.unwrap_or(metas.len());
     let mut metas = metas.iter();
@@ -80,12 +79,12 @@ pub fn define<P>(
         sig.rng_increment = (n as u64).div_ceil(4) * 4;
     }
     if let Some(absent) = form.entry.def.absent {
-        let args: Vec<SigArg> = sig.args.iter().map(sig_arg).collect();
-        let seen = AtenSig { schema: &form.entry.schema, args: &args };
-        for (k, out) in sig.outs.iter_mut().enumerate().filter(|(k, _)| absent(&seen, *k)) {
-            debug_assert!(out.target == Target::Fresh, "result {k} is written somewhere");
-            *out = out_spec(&[], None, None);
-        }
+        with_sig(&sig.args, form, |seen| {
+            for (k, out) in sig.outs.iter_mut().enumerate().filter(|(k, _)| absent(seen, *k)) {
+                debug_assert!(out.target == Target::Fresh, "result {k} is written somewhere");
+                *out = out_spec(&[], None, None);
+            }
+        });
     }
     if let Err(reason) = lowerable(&sig) {
         sig.way = Way::Fallback(reason);
@@ -100,29 +99,84 @@ pub fn promised<P>(form: &Arc<Form>, args: &[CallArg<'_, P>]) -> Option<Vec<Opti
     if form.writes[..declared].iter().any(Option::is_some) {
         return None; // out= may resize
     }
+    let types = with_sig(&arg_specs(form, args), form, rule)?;
+    Some(types.into_iter().map(|t| Some(t.into())).collect())
+}
+
+fn arg_specs<P>(form: &Form, args: &[CallArg<'_, P>]) -> Vec<ArgSpec> {
     let mut n = Specs { operands: 0, hosts: 0 };
-    let args: Vec<SigArg> = args.iter().enumerate().map(|(i, a)| sig_arg(&n.arg(form, i, a))).collect();
-    let types = rule(&AtenSig { schema: &form.entry.schema, args: &args })?;
-    let dense = |t: Type| {
-        let mut strides: Dims = t.dims.as_slice().into();
-        let mut step = 1;
-        for s in strides.iter_mut().rev() {
-            (*s, step) = (step, step * (*s).max(1));
+    args.iter().enumerate().map(|(i, a)| n.arg(form, i, a)).collect()
+}
+
+fn bare<P>(id: u128, form: &Arc<Form>, settings: Settings, args: &[CallArg<'_, P>], site: &str) -> Sig {
+    let (args, form, site) = (arg_specs(form, args), form.clone(), site.to_owned());
+    Sig { id, form, settings, args, outs: vec![], way: Way::Native, site, rng_increment: 0 }
+}
+
+/// The first program of a counted call; `None` if this is an ordinary one.
+pub fn define_count<P>(id: u128, form: &Arc<Form>, settings: Settings, args: &[CallArg<'_, P>]) -> Option<Sig> {
+    let counted = form.entry.def.counted?;
+    let mut sig = bare(id, form, settings, args, "");
+    if !with_sig(&sig.args, form, counted.applies) {
+        return None;
+    }
+    sig.way = Way::Count;
+    let types = refused(&sig).and_then(|()| count_types(&sig).map_err(|e| format!("its lowering fails: {e}")));
+    match types {
+        Ok(types) => sig.outs = types.into_iter().map(|t| out_spec(&[], Some(&t.into()), None)).collect(),
+        Err(reason) => sig.way = Way::Fallback(reason),
+    }
+    Some(sig)
+}
+
+/// What the second program of a counted call with these `counts` is compiled for, and the types of its results and of those shown.
+pub struct Sizes {
+    /// In place of the counts.
+    pub rooms: Vec<i64>,
+    /// As compiled.
+    pub made: Vec<Option<MetaOut>>,
+    shown: Vec<MetaOut>,
+}
+
+impl Sizes {
+    /// Of the call `args`.
+    ///
+    /// # Errors
+    /// Why there is no such call.
+    pub fn of<P>(form: &Form, args: &[CallArg<'_, P>], counts: &[i64]) -> Result<Sizes, Refusal> {
+        let counted = form.entry.def.counted.ok_or("nothing to count")?;
+        with_sig(&arg_specs(form, args), form, |sig| {
+            let rooms: Vec<i64> = counts.iter().map(|&n| (counted.room)(sig, n)).collect();
+            let made = (counted.results)(sig, &rooms)?.into_iter().map(|t| Some(t.into())).collect();
+            let shown = (counted.results)(sig, counts)?.into_iter().map(MetaOut::from).collect();
+            Ok(Sizes { rooms, made, shown })
+        })
+    }
+
+    /// `sig` with its results as they are shown: the front of what is made.
+    pub fn shown(&self, sig: &Sig) -> Sig {
+        let mut sig = sig.clone();
+        for (o, m) in sig.outs.iter_mut().zip(&self.shown).filter(|(o, _)| o.target == Target::Fresh) {
+            o.nbytes = m.sizes.iter().product::<i64>() as u64 * m.dtype.size() as u64;
+            (o.sizes, o.strides) = (m.sizes.clone(), m.strides.clone());
         }
-        Some(MetaOut { dtype: t.dtype, sizes: t.dims.as_slice().into(), strides })
-    };
-    Some(types.into_iter().map(dense).collect())
+        sig
+    }
+}
+
+fn with_sig<R>(args: &[ArgSpec], form: &Form, f: impl FnOnce(&AtenSig<'_>) -> R) -> R {
+    let args: Vec<SigArg> = args.iter().map(sig_arg).collect();
+    f(&AtenSig { schema: &form.entry.schema, args: &args })
+}
+
+fn refused(sig: &Sig) -> Result<(), String> {
+    let reason = sig.form.entry.def.refuse.and_then(|refuse| with_sig(&sig.args, &sig.form, refuse));
+    reason.map_or(Ok(()), |r| Err(r.to_owned()))
 }
 
 fn lowerable(sig: &Sig) -> Result<(), String> {
+    refused(sig)?;
     let def = sig.form.entry.def;
-    let schema = &sig.form.entry.schema;
-    if let Some(refuse) = def.refuse {
-        let args: Vec<SigArg> = sig.args.iter().map(sig_arg).collect();
-        if let Some(reason) = refuse(&AtenSig { schema, args: &args }) {
-            return Err(reason.to_owned());
-        }
-    }
     // PyTorch's Meta kernels let some in-place products pass
     if matches!(def.lower, Lower::Binary(_))
         && let Some(out) = sig.outs.iter().find(|o| matches!(o.target, Target::Write(_)))

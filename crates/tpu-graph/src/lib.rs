@@ -14,7 +14,7 @@ mod segment;
 mod sig;
 mod value;
 
-pub use define::{MetaOut, define, promised};
+pub use define::{MetaOut, Sizes, define, define_count, promised};
 pub use lower::{Param, Program, lower};
 pub use segment::{Cut, Node, Operand, Segment};
 pub use sig::{

@@ -3,7 +3,7 @@
 use crate::geometry::{Base, View, read_path, write_path};
 use crate::interpret;
 use crate::segment::{Cut, Operand};
-use crate::sig::{ArgSpec, OutSpec, Sig, Target, TensorSpec};
+use crate::sig::{ArgSpec, OutSpec, Sig, Target, TensorSpec, Way};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use tpu_aten::{Arg, Check, Cx, Host, HostParams, SigArg};
@@ -66,6 +66,25 @@ pub fn lower<P>(cut: &Cut<P>) -> Result<Program, Error> {
 
 /// Lowers one signature on its own, to learn whether it can be.
 pub(crate) fn lower_node_alone(sig: &Sig) -> Result<(), Error> {
+    let (bases, operands) = alone(sig);
+    let live: Vec<(u32, u32)> =
+        (0..sig.outs.len() as u32).filter(|&k| sig.outs[k as usize].target != Target::Absent).map(|k| (0, k)).collect();
+    program(&[NodeRef { sig, operands: &operands }], &bases, &live, "one").map(drop)
+}
+
+/// The types of what the first program of a counted call gives.
+pub(crate) fn count_types(sig: &Sig) -> Result<Vec<Type>, Error> {
+    let (bases, operands) = alone(sig);
+    let b = Builder::new();
+    let params = Params { b: &b, node: Cell::new(0), made: RefCell::new(vec![]) };
+    let mut l = Lowering::new(&b, &params, &bases);
+    let values: Vec<V<'_>> = l.call(NodeRef { sig, operands: &operands }).into_iter().flatten().collect();
+    let types = values.iter().map(|v| v.ty()).collect();
+    b.finish("one", &values, vec![]).map(|_| types)
+}
+
+/// The operands of a lone node: each an input of its own.
+fn alone(sig: &Sig) -> (Vec<&Base>, Vec<Operand>) {
     let mut bases: Vec<&Base> = vec![];
     fn walk<'a>(a: &'a ArgSpec, bases: &mut Vec<&'a Base>) {
         match a {
@@ -75,10 +94,8 @@ pub(crate) fn lower_node_alone(sig: &Sig) -> Result<(), Error> {
         }
     }
     sig.args.iter().for_each(|a| walk(a, &mut bases));
-    let operands: Vec<Operand> = (0..bases.len() as u32).map(Operand::Input).collect();
-    let live: Vec<(u32, u32)> =
-        (0..sig.outs.len() as u32).filter(|&k| sig.outs[k as usize].target != Target::Absent).map(|k| (0, k)).collect();
-    program(&[NodeRef { sig, operands: &operands }], &bases, &live, "one").map(drop)
+    let operands = (0..bases.len() as u32).map(Operand::Input).collect();
+    (bases, operands)
 }
 
 fn symbol(name: &str) -> String {
@@ -88,14 +105,7 @@ fn symbol(name: &str) -> String {
 fn program(nodes: &[NodeRef<'_>], inputs: &[&Base], live: &[(u32, u32)], name: &str) -> Result<Program, Error> {
     let b = Builder::new();
     let params = Params { b: &b, node: Cell::new(0), made: RefCell::new(vec![]) };
-    let mut l = Lowering {
-        b: &b,
-        params: &params,
-        inputs,
-        results: Vec::with_capacity(nodes.len()),
-        reads: HashMap::new(),
-        checks: vec![],
-    };
+    let mut l = Lowering::new(&b, &params, inputs);
     for (n, node) in nodes.iter().enumerate() {
         params.node.set(n as u32);
         let r = l.node(*node);
@@ -161,16 +171,25 @@ struct Lowering<'b, 'n> {
     checks: Vec<Check<'b>>,
 }
 
-impl<'b> Lowering<'b, '_> {
-    fn node(&mut self, node: NodeRef<'_>) -> Vec<Option<V<'b>>> {
+impl<'b, 'n> Lowering<'b, 'n> {
+    fn new(b: &'b Builder, params: &'b Params<'b>, inputs: &'n [&'n Base]) -> Lowering<'b, 'n> {
+        Lowering { b, params, inputs, results: vec![], reads: HashMap::new(), checks: vec![] }
+    }
+
+    /// What the op itself gives, before it is stored.
+    fn call(&mut self, node: NodeRef<'_>) -> Vec<Option<V<'b>>> {
         let sig = node.sig;
-        let schema = &sig.form.entry.schema;
-        // out= arguments stand behind the schema's own; random ops may carry a state there, which the lowering needs
+        let (schema, mut def) = (&sig.form.entry.schema, *sig.form.entry.def);
+        if let (Way::Count, Some(counted)) = (&sig.way, def.counted) {
+            def.lower = tpu_aten::Lower::Many(counted.count);
+        }
+        // out= arguments stand behind the schema's own, and so does what the lowering needs: a random op's state, what was counted
+        let further = |a: &ArgSpec| matches!(a, ArgSpec::Rng { .. }) || def.counted.is_some();
         let args: Vec<Arg<'b>> = sig
             .args
             .iter()
             .enumerate()
-            .filter(|(i, a)| *i < sig.form.gap.unwrap_or(schema.args.len()) || matches!(a, ArgSpec::Rng { .. }))
+            .filter(|(i, a)| *i < sig.form.gap.unwrap_or(schema.args.len()) || further(a))
             .map(|(_, a)| self.arg(node, a))
             .collect();
         let results = sig.outs.len() - sig.form.entry.def.updates.len();
@@ -183,8 +202,14 @@ impl<'b> Lowering<'b, '_> {
             .map(|(k, t)| if sig.outs[k].target == Target::Absent { None } else { t })
             .collect();
         let cx = Cx::new(self.b, schema, args, outs, sig.settings, self.params);
-        let (values, checks) = tpu_aten::lower(sig.form.entry.def, &cx);
+        let (values, checks) = tpu_aten::lower(&def, &cx);
         self.checks.extend(checks);
+        values
+    }
+
+    fn node(&mut self, node: NodeRef<'_>) -> Vec<Option<V<'b>>> {
+        let sig = node.sig;
+        let values = self.call(node);
         let mut stored: Vec<Option<V<'b>>> = Vec::with_capacity(sig.outs.len());
         for (k, out) in sig.outs.iter().enumerate() {
             let value = values.get(k).copied().flatten();

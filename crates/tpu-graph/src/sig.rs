@@ -67,6 +67,27 @@ pub enum CallArg<'a, P> {
     Generator(u64, u64),
 }
 
+// not derived: that would ask it of `P` too
+impl<P> Clone for CallArg<'_, P> {
+    fn clone(&self) -> Self {
+        match self {
+            CallArg::None => CallArg::None,
+            CallArg::Tensor(t) => CallArg::Tensor(*t),
+            CallArg::Tensors(l) => CallArg::Tensors(l.clone()),
+            CallArg::Scalar(s) => CallArg::Scalar(*s),
+            CallArg::Scalars(l) => CallArg::Scalars(l.clone()),
+            CallArg::Int(v) => CallArg::Int(*v),
+            CallArg::Ints(l) => CallArg::Ints(l),
+            CallArg::Bool(v) => CallArg::Bool(*v),
+            CallArg::Float(v) => CallArg::Float(*v),
+            CallArg::Floats(l) => CallArg::Floats(l),
+            CallArg::Str(s) => CallArg::Str(s),
+            CallArg::Device => CallArg::Device,
+            CallArg::Generator(seed, offset) => CallArg::Generator(*seed, *offset),
+        }
+    }
+}
+
 /// A value that the host supplies at each execution.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum HostValue {
@@ -125,6 +146,12 @@ impl Form {
         let gap = writes.iter().flatten().copied().find(factory);
         let key = xxhash_rust::xxh3::xxh3_64(name.as_bytes());
         Some(Form { op, entry, name, key, writes, rules, gap })
+    }
+
+    /// What a counted call's first program found, when `args` are those of the second.
+    pub fn found<'a, 'p, P>(&self, args: &'a [CallArg<'p, P>]) -> Option<&'a TensorArg<'p, P>> {
+        self.entry.def.counted?;
+        if let CallArg::Tensor(t) = args.get(self.entry.schema.args.len())? { Some(t) } else { None }
     }
 
     pub(crate) fn is_operand(&self, position: usize, value: Scalar) -> bool {
@@ -245,11 +272,14 @@ pub struct OutSpec {
 pub enum Way {
     /// Lowered.
     Native,
+    /// Lowered, as the first program of a counted call: its results are the counts and what else the second takes.
+    Count,
     /// On the CPU, for this reason.
     Fallback(String),
 }
 
 /// A call seen before.
+#[derive(Clone)]
 pub struct Sig {
     /// Identity.
     pub id: u128,

@@ -223,7 +223,7 @@ impl<'b> std::ops::Not for V<'b> {
 }
 
 /// The shape two shapes broadcast to, right-aligned; `None` if they don't.
-pub(crate) fn broadcast_dims(a: &[i64], b: &[i64]) -> Option<Vec<i64>> {
+pub fn broadcast_dims(a: &[i64], b: &[i64]) -> Option<Vec<i64>> {
     let n = a.len().max(b.len());
     (0..n)
         .map(|i| {

@@ -18,6 +18,7 @@ mod text;
 
 pub use build::{Builder, V};
 pub use constant::{Lit, element_bytes};
+pub use elementwise::broadcast_dims;
 pub use index::{GatherDims, ScatterDims};
 pub use ir::{Attr, Block, Error, Func, Module, Op, Type, ValueId};
 pub use linalg::{Conv, DotDims, Precision};

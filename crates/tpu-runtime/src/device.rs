@@ -21,7 +21,10 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 use tpu_aten::Settings;
 use tpu_base::ErrorKind;
-use tpu_graph::{CallArg, Form, MetaOut, Param, Segment, Sig, Target, Way, define, lower, promised, see};
+use tpu_graph::{
+    CallArg, Form, MetaOut, Param, Segment, Sig, Sizes, Target, TensorArg, Way, define, define_count, lower, promised,
+    see,
+};
 use tpu_pjrt::{Client, Plugin};
 
 /// Plans kept in memory.
@@ -46,7 +49,8 @@ pub enum Mode {
 
 /// What became of a call.
 pub enum Outcome {
-    /// Recorded.
+    /// Recorded. If its way is [`Way::Count`], only the first program of a counted call is: wait for its first result and call
+    /// again with all of them behind the arguments.
     Called(Called),
     /// Its signature is new: ask Meta, [`Device::define`], call again.
     NeedMeta,
@@ -154,15 +158,51 @@ impl Device {
     /// # Errors
     /// Out of memory; in debug mode also what the op itself ran into.
     pub fn call(&self, form: &Arc<Form>, args: &[CallArg<'_, Slot>]) -> Result<Outcome, Arc<Fault>> {
+        match form.found(args) {
+            Some(counts) => {
+                let counts = self.read_counts(counts)?;
+                match Sizes::of(form, args, &counts) {
+                    Ok(sizes) => {
+                        let rooms = CallArg::Ints(&sizes.rooms);
+                        let args: SmallVec<[CallArg<'_, Slot>; 10]> = args.iter().cloned().chain([rooms]).collect();
+                        self.record(form, &args, Some(&sizes))
+                    }
+                    Err(why) => Ok(Outcome::Fallback(why.to_owned())),
+                }
+            }
+            None => self.record(form, args, None),
+        }
+    }
+
+    fn read_counts(&self, counts: &TensorArg<'_, Slot>) -> Result<Vec<i64>, Arc<Fault>> {
+        let mut bytes = vec![0; counts.sizes.iter().product::<i64>() as usize * 8];
+        if let Some(storage) = counts.storage {
+            self.download(storage, 0, &mut bytes)?;
+        }
+        let (words, _) = bytes.as_chunks::<8>();
+        Ok(words.iter().map(|w| i64::from_le_bytes(*w)).collect())
+    }
+
+    fn record(
+        &self,
+        form: &Arc<Form>,
+        args: &[CallArg<'_, Slot>],
+        sizes: Option<&Sizes>,
+    ) -> Result<Outcome, Arc<Fault>> {
         let settings = *self.settings.read();
         let mut r = self.recorder.lock();
         let seen = see(form, settings, args);
         let sig = match r.sigs.get(&seen.id) {
             Some(sig) => sig.clone(),
             None => {
-                let metas = self.signatures.known(seen.id).or_else(|| promised(form, args));
-                let Some(metas) = metas else { return Ok(Outcome::NeedMeta) };
-                let sig = Arc::new(define(seen.id, form, settings, args, &metas, ""));
+                let new = |metas: &[Option<MetaOut>]| define(seen.id, form, settings, args, metas, "");
+                let sig = match sizes {
+                    Some(sizes) => Some(new(&sizes.made)),
+                    None => define_count(seen.id, form, settings, args).or_else(|| {
+                        self.signatures.known(seen.id).or_else(|| promised(form, args)).map(|metas| new(&metas))
+                    }),
+                };
+                let Some(sig) = sig.map(Arc::new) else { return Ok(Outcome::NeedMeta) };
                 r.sigs.insert(seen.id, sig.clone());
                 sig
             }
@@ -174,15 +214,16 @@ impl Device {
         if !self.memory.fits(fresh) {
             drop(r);
             self.make_room(fresh).map_err(|f| Arc::new(f.at(&sig.form.name, &sig.site)))?;
-            return self.call(form, args);
+            return self.record(form, args, sizes);
         }
         let memory = &self.memory;
         let node = r.segment.push(sig.clone(), seen.operands, seen.hosts, |k| {
             let o = &sig.outs[k];
             Value::with_hash(o.base.clone(), o.base_hash, Slot::pending(o.nbytes, memory))
         });
+        let shown = sizes.map_or(sig.clone(), |sizes| Arc::new(sizes.shown(&sig)));
         let mut storages = SmallVec::new();
-        for (o, v) in sig.outs.iter().zip(&node.outs) {
+        for (o, v) in shown.outs.iter().zip(&node.outs) {
             storages.push(match (o.target, v) {
                 (Target::Fresh, Some(v)) => Some(Storage::holding(o.nbytes, v.clone())),
                 (Target::Write(w), Some(v)) => {
@@ -207,7 +248,7 @@ impl Device {
         if mode == Mode::Debug && HOLDS.get() == 0 {
             self.wait_called(&sig, &storages, args)?;
         }
-        Ok(Outcome::Called(Called { sig, storages }))
+        Ok(Outcome::Called(Called { sig: shown, storages }))
     }
 
     /// Debug eager: the op's own failure is raised by the op.

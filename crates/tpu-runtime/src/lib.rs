@@ -27,7 +27,7 @@ pub use fault::Fault;
 pub use mark::Mark;
 pub use memory::MemoryStats;
 pub use slot::Slot;
-pub use tpu_graph::{CallArg, Form, HostValue, MetaOut, Sig, Target, TensorArg, geometry};
+pub use tpu_graph::{CallArg, Form, HostValue, MetaOut, Sig, Target, TensorArg, Way, geometry};
 
 /// What a storage holds.
 pub type Value = tpu_graph::Value<Slot>;

@@ -1,9 +1,8 @@
 //! Table look-ups and their gradients.
 
-use super::index::cumulated;
 use super::index_rows::{Rows, checked};
 use super::reduce_norm::p_norm;
-use crate::def::{OpDef, Refusal, Sig, SigArg, one};
+use crate::def::{OpDef, one};
 use tpu_base::DType;
 
 pub(crate) static DEFS: &[OpDef] = &[
@@ -71,22 +70,4 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f64[0,4] i64[0] 7 -1 False",
         "f32[4] i64[]%7 7 -1 False",
     ]),
-    one("repeat_interleave.Tensor(Tensor repeats, *, SymInt? output_size=None) -> Tensor", |cx| {
-        let (repeats, out) = (cx.t("repeats"), cx.out(0));
-        let (n, total) = (repeats.numel(), out.dims[0]);
-        if n == 0 || total == 0 {
-            return cx.b.zeros(out.dtype, &out.dims);
-        }
-        // a mark where each element's run ends; the running count of marks is the element
-        let ends = cumulated(repeats.convert(DType::I32));
-        let ones = cx.b.full(DType::I32, &[n], 1);
-        let marks = Rows { dim: 0, index: ends }.scatter(cx.b.zeros(DType::I32, &[total]), ones, |a, b| a + b);
-        cumulated(marks)
-    })
-    .refuse(unknown_length)
-    .eg(&["i64[4]%5", "i64[4]+ output_size=32", "i32[0] output_size=0"]),
 ];
-
-fn unknown_length(s: &Sig<'_>) -> Option<Refusal> {
-    (*s.arg("output_size") == SigArg::None).then_some("the length of the result depends on values")
-}

@@ -1,13 +1,15 @@
 //! Advanced indexing: `x[i, None, j]` and what writes through it. Integer indices become one gather or scatter over
-//! int32 positions; a mask becomes a select, or a gather by its running count. Indices out of range raise when the plan runs.
+//! int32 positions. A mask alone reads where it is true and writes by a select; among other indices it becomes coordinates.
+//! Indices out of range raise when the plan runs.
 
+use super::index_mask::{count, packed, running, split, true_positions};
 use crate::cx::Cx;
-use crate::def::{OpDef, Refusal, Sig, SigArg, one};
+use crate::def::{Counted, OpDef, Refusal, Sig, SigArg, one, roomy};
 use tpu_base::{DType, ErrorKind};
-use tpu_hlo::{GatherDims, ScatterDims, V, Window};
+use tpu_hlo::{GatherDims, ScatterDims, Type, V, broadcast_dims};
 
 pub(crate) static DEFS: &[OpDef] = &[
-    one("index.Tensor(Tensor self, Tensor?[] indices) -> Tensor", index).refuse(read_mask).eg(&[
+    one("index.Tensor(Tensor self, Tensor?[] indices) -> Tensor", index).counted(READ).refuse(unfit_masks).eg(&[
         "f32[4,5] [i64[3]%4]",
         "f32[4,5] [- i64[2,3]%5]",
         "f32[4,5,6] [i64[3]%4 i64[3]%5]",
@@ -22,12 +24,20 @@ pub(crate) static DEFS: &[OpDef] = &[
         "c64[4] [i64[]%4]",
         "i64[9] [i64[3]]",
         "f32[4,5] [bool[4]]",
+        "i64[4,5] [bool[4,5]]",
+        "bf16[2,9,3] [- bool[9]]",
+        "c64[3,2,4] [- bool[2,4]]",
+        "f32[3,4,5] [bool[3,4] i64[1]%5]",
+        "f32[3,4,5] [i64[]%3 - u8[5]%2]",
+        "f32[0,5] [bool[0]]",
     ]),
     one("_unsafe_index.Tensor(Tensor self, Tensor?[] indices) -> Tensor", index)
-        .refuse(read_mask)
+        .counted(READ)
+        .refuse(unfit_masks)
         .eg(&["f32[4,5] [- i64[2,3]%5]"]),
     one("index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor", index_put)
-        .refuse(write_mask)
+        .counted(WRITE)
+        .refuse(unfit_masks)
         .eg(&[
             "f32[4,5] [i64[1]%4] f32[5]",
             "f32[4,5] [i64[3]%4] f32[3,5] True",
@@ -39,69 +49,25 @@ pub(crate) static DEFS: &[OpDef] = &[
             "f32[4,5] [bool[4,5]] f32[]",
             "f32[4,5] [bool[4]] f32[5]",
             "f32[4,5] [- bool[5]] f32[1] True",
+        "f32[4,5] [- bool[5]] f32[4,1]",
+        "f32[4,5,2] [u8[4,5]+] f32[20,1] True",
+        "f32[2,3,5] [- u8[3]+] f32[3,5] True",
+        "f32[3,4,5] [bool[3,4] i64[1]%5] f32[]",
             "bool[4,5] [bool[4,5]] bool[]",
             "f32[4,5] [- i64[1]%5] f32[4,1]",
         ]),
     one("_unsafe_index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor", index_put)
-        .refuse(write_mask)
+        .counted(WRITE)
+        .refuse(unfit_masks)
         .eg(&["f32[4,5] [i64[3]%4] f32[3,5] True"]),
     one(
         "_index_put_impl(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False, bool unsafe=False) -> Tensor",
         index_put,
     )
-    .refuse(write_mask)
+    .counted(WRITE)
+    .refuse(unfit_masks)
     .eg(&["f32[4,5] [i64[3]%4] f32[3,5] True"]),
-    one("masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor", |cx| {
-        let out = cx.out(0);
-        let x = cx.t("self").broadcast_to(&out.dims);
-        let mask = cx.t_as("mask", DType::Bool).broadcast_to(&out.dims);
-        let source = cx.t_as("source", out.dtype);
-        if x.numel() == 0 {
-            return x;
-        }
-        let (order, count) = running(mask);
-        cx.check(
-            count.le(count.lit(source.numel())),
-            ErrorKind::User,
-            "masked_scatter: source has fewer elements than mask has ones",
-        );
-        if source.numel() == 0 {
-            return x;
-        }
-        mask.select(source.reshape(&[source.numel()]).take(order, 0), x)
-    })
-    .eg(&["f32[2,3] bool[2,3] f32[6]", "f32[2,3] bool[3] f32[3,2]", "i64[3] bool[2,3] i64[7]", "bf16[0] bool[0] bf16[0]", "f32[] bool[] f32[1]"]),
-    one("masked_scatter_backward(Tensor grad_output, Tensor mask, SymInt[] sizes) -> Tensor", |cx| {
-        let g = cx.t("grad_output");
-        let mask = cx.t_as("mask", DType::Bool).broadcast_to(&g.dims());
-        let out = cx.out(0);
-        let n: i64 = out.dims.iter().product();
-        if n == 0 || g.numel() == 0 {
-            return cx.b.zeros(out.dtype, &out.dims);
-        }
-        let (order, _) = running(mask);
-        let target = mask.select(order, order.lit(-1i64)).reshape(&[g.numel()]);
-        let d = ScatterDims { inserted: vec![0], scatter_dims: vec![0], index_vector_dim: 1, ..ScatterDims::default() };
-        let zeros = cx.b.zeros(g.dtype(), &[n]);
-        zeros.scatter(target, g.reshape(&[g.numel()]), &d, false, |_, u| u).reshape(&out.dims)
-    })
-    .eg(&["f32[2,3] bool[2,3] (6)", "f32[2,3] bool[2,3] (2,4)"]),
 ];
-
-/// The position of each true element among the true ones (int32, garbage elsewhere), and how many there are (0-d).
-fn running<'b>(mask: V<'b>) -> (V<'b>, V<'b>) {
-    let n = mask.numel();
-    let ones = mask.reshape(&[n]).convert(DType::I32);
-    (cumulated(ones).reshape(&mask.dims()) - 1i64, ones.sum(&[0]))
-}
-
-/// Running sum of a 1-d value.
-pub(super) fn cumulated<'b>(x: V<'b>) -> V<'b> {
-    let n = x.dim(0);
-    let mut w = Window::unit(1);
-    (w.size, w.pad) = (vec![n], vec![(n - 1, 0)]);
-    x.reduce_window(x.lit(0.0), &w, |a, b| a + b)
-}
 
 /// Positions with negative ones counted from the end, as int32, and whether all lie inside `0..n` (0-d bool).
 pub(super) fn positions<'b>(index: V<'b>, n: i64, negative: bool) -> (V<'b>, V<'b>) {
@@ -113,32 +79,99 @@ pub(super) fn positions<'b>(index: V<'b>, n: i64, negative: bool) -> (V<'b>, V<'
     (if n <= i32::MAX as i64 { at.convert(DType::I32) } else { at }, ok)
 }
 
+const READ: Counted = Counted {
+    applies: |s| laid(s).is_none_or(|l| l.iter().any(|(_, a)| is_mask(a))),
+    count: count_masks,
+    room: |s, n| if let Some((_, mask)) = lone(s) { roomy(n, mask.iter().product()) } else { n },
+    results: |s, n| {
+        let dims = shape_read(s, n).ok_or("the indices have no common shape")?;
+        Ok(vec![Type::new(s.dtype("self").unwrap_or(DType::F32), dims)])
+    },
+};
+const WRITE: Counted = Counted {
+    applies: |s| lone(s).is_none() && (READ.applies)(s),
+    count: count_masks,
+    room: |_, n| n,
+    results: |s, _| Ok(vec![Type::new(s.dtype("self").unwrap_or(DType::F32), s.dims("self"))]),
+};
+
 fn is_mask(a: &SigArg) -> bool {
     matches!(a, SigArg::Tensor { dtype: DType::Bool | DType::U8, .. })
 }
 
-fn read_mask(s: &Sig<'_>) -> Option<Refusal> {
-    let SigArg::Tensors(l) = s.arg("indices") else { return None };
-    l.iter().any(is_mask).then_some("a mask selects a number of elements that only its values tell")
+/// The indices given, each with the first dimension of `self` it is for. None if a mask doesn't fit there.
+fn laid<'a>(s: &'a Sig<'_>) -> Option<Vec<(usize, &'a SigArg)>> {
+    let (SigArg::Tensors(l), x) = (s.arg("indices"), s.dims("self")) else { return Some(vec![]) };
+    let (mut at, mut given) = (0, vec![]);
+    for a in l {
+        match a {
+            SigArg::Tensor { dims, .. } if is_mask(a) => {
+                if dims.is_empty() || x.get(at..at + dims.len()) != Some(dims) {
+                    return None;
+                }
+                given.push((at, a));
+                at += dims.len();
+                continue;
+            }
+            SigArg::Tensor { .. } => given.push((at, a)),
+            _ => {}
+        }
+        at += 1;
+    }
+    (at <= x.len() || !l.iter().any(is_mask)).then_some(given)
 }
 
-fn write_mask(s: &Sig<'_>) -> Option<Refusal> {
-    let SigArg::Tensors(l) = s.arg("indices") else { return None };
-    if !l.iter().any(is_mask) {
-        return None;
+fn unfit_masks(s: &Sig<'_>) -> Option<Refusal> {
+    laid(s).is_none().then_some("a mask doesn't have the shape of what it is for")
+}
+
+/// A mask that is the only index: its first dimension and its sizes.
+fn lone<'a>(s: &'a Sig<'_>) -> Option<(usize, &'a [i64])> {
+    match laid(s)?[..] {
+        [(first, a @ SigArg::Tensor { dims, .. })] if is_mask(a) => Some((first, dims)),
+        _ => None,
     }
-    let given: Vec<&SigArg> = l.iter().filter(|a| **a != SigArg::None).collect();
-    let (SigArg::Tensor { dims: x, .. }, SigArg::Tensor { dims: values, .. }) = (s.arg("self"), s.arg("values")) else {
-        return Some("a mask with values that are no tensor");
-    };
-    let [SigArg::Tensor { dims: mask, dtype: DType::Bool, .. }] = given[..] else {
-        return Some("a mask among other indices");
-    };
-    let first = l.iter().position(|a| *a != SigArg::None).unwrap_or(0);
-    let rest = x.len().saturating_sub(first + mask.len());
-    let one_each = values.len() <= rest || values.iter().rev().skip(rest).all(|&n| n == 1);
-    let listed = first == 0 && values.len() == rest + 1;
-    (!one_each && !listed).then_some("a mask with values of several dimensions")
+}
+
+/// The shape of what is read when the masks have `counts` true elements.
+fn shape_read(s: &Sig<'_>, counts: &[i64]) -> Option<Vec<i64>> {
+    let (x, mut counts) = (s.dims("self"), counts.iter());
+    let (mut batch, mut indexed) = (vec![], vec![]);
+    for (at, a) in laid(s)? {
+        let SigArg::Tensor { dims, .. } = a else { continue };
+        let (shape, covered) = if is_mask(a) { (vec![*counts.next()?], dims.len()) } else { (dims.clone(), 1) };
+        batch = broadcast_dims(&batch, &shape)?;
+        indexed.extend(at..at + covered);
+    }
+    let mut dims: Vec<i64> = (0..x.len()).filter(|d| !indexed.contains(d)).map(|d| x[d]).collect();
+    let first = first_of(&indexed);
+    dims.splice(first..first, batch);
+    Some(dims)
+}
+
+/// Where the dimensions of the indices stand in the result: neighbouring indices leave theirs where they stood, separated ones
+/// put them in front.
+fn first_of(dims: &[usize]) -> usize {
+    let adjacent = dims.windows(2).all(|w| w[1] == w[0] + 1);
+    if adjacent { dims.first().copied().unwrap_or(0) } else { 0 }
+}
+
+/// The indices given, each with the first dimension of `self` it is for; masks as bool.
+fn given<'b>(cx: &Cx<'b>) -> Vec<(usize, V<'b>)> {
+    let mut at = 0;
+    let mut given = vec![];
+    for i in cx.opts("indices") {
+        let mask = i.filter(|i| matches!(i.dtype(), DType::Bool | DType::U8));
+        given.extend(mask.map(|m| m.convert(DType::Bool)).or(i).map(|i| (at, i)));
+        at += mask.map_or(1, V::rank);
+    }
+    given
+}
+
+fn count_masks<'b>(cx: &Cx<'b>) -> Vec<V<'b>> {
+    let counts: Vec<V<'b>> =
+        given(cx).into_iter().filter(|(_, i)| i.dtype() == DType::Bool).map(|(_, i)| count(i)).collect();
+    vec![cx.b.concat(&counts, 0)]
 }
 
 /// Integer indices, ready for gather or scatter.
@@ -153,46 +186,36 @@ struct Indexed<'b> {
 }
 
 impl<'b> Indexed<'b> {
-    fn of(cx: &Cx<'b>, x: V<'b>) -> Indexed<'b> {
-        let given = cx.opts("indices");
-        let dims: Vec<usize> = (0..given.len()).filter(|&d| given[d].is_some()).collect();
+    /// The call's indices; masks among them as the coordinates of as many elements as were counted.
+    fn of(cx: &Cx<'b>, x: V<'b>, given: Vec<(usize, V<'b>)>) -> Indexed<'b> {
+        let mut counts = cx.rooms().iter();
+        let (mut dims, mut parts) = (vec![], vec![]);
         let mut ok: Option<V<'b>> = None;
-        let mut parts = vec![];
-        for &d in &dims {
-            let Some(i) = given[d] else { continue };
+        for (d, i) in given {
+            if i.dtype() == DType::Bool {
+                let n = counts.next().copied().unwrap_or(0);
+                let flat = if n == 0 { cx.b.zeros(DType::I32, &[0]) } else { true_positions(i, n) };
+                parts.extend(split(flat, &i.dims()));
+                dims.extend(d..d + i.rank());
+                continue;
+            }
             let (p, fine) = positions(i, x.dim(d), true);
             ok = Some(ok.map_or(fine, |o| o & fine));
             parts.push(p);
+            dims.push(d);
         }
         if let Some(ok) = ok {
             cx.check(ok, ErrorKind::Index, out_of_bounds(&dims, &x.dims()));
         }
-        let batch = common_shape(&parts);
+        let batch = parts.iter().try_fold(vec![], |b, p| broadcast_dims(&b, &p.dims())).unwrap_or_default();
         let parts: Vec<V<'b>> =
             parts.iter().map(|p| p.convert(parts[0].dtype()).broadcast_to(&batch).unsqueeze(batch.len())).collect();
         let at = if parts.is_empty() { cx.b.zeros(DType::I32, &[0]) } else { cx.b.concat(&parts, batch.len()) };
-        // neighbouring indices leave their result where they stood; separated ones put it in front
-        let adjacent = dims.windows(2).all(|w| w[1] == w[0] + 1);
-        let first = if adjacent { dims.first().copied().unwrap_or(0) } else { 0 };
+        let first = first_of(&dims);
         let total = x.rank() - dims.len() + batch.len();
         let window = (0..total).filter(|&i| i < first || i >= first + batch.len()).collect();
         Indexed { at, dims, batch, window }
     }
-}
-
-/// The shape several values broadcast to.
-fn common_shape(values: &[V<'_>]) -> Vec<i64> {
-    let rank = values.iter().map(|v| v.rank()).max().unwrap_or(0);
-    let mut shape = vec![1; rank];
-    for v in values {
-        for (i, n) in v.dims().into_iter().enumerate() {
-            let k = i + rank - v.rank();
-            if n != 1 {
-                shape[k] = n;
-            }
-        }
-    }
-    shape
 }
 
 /// PyTorch's words, without the index, which only the device knows.
@@ -204,9 +227,19 @@ fn out_of_bounds(dims: &[usize], sizes: &[i64]) -> String {
 }
 
 fn index<'b>(cx: &Cx<'b>) -> V<'b> {
-    let x = cx.t("self");
-    let i = Indexed::of(cx, x);
-    let out = cx.out(0);
+    let (x, out, given) = (cx.t("self"), cx.out(0), given(cx));
+    if let [(first, mask)] = given[..]
+        && mask.dtype() == DType::Bool
+    {
+        if out.numel() == 0 {
+            return cx.b.zeros(out.dtype, &out.dims);
+        }
+        let mut dims = x.dims();
+        dims.splice(first..first + mask.rank(), [mask.numel()]);
+        let at = true_positions(mask, out.dims[first]);
+        return packed(x.reshape(&dims), first, at, cx.found(0).reshape(&[]));
+    }
+    let i = Indexed::of(cx, x, given);
     if out.numel() == 0 || i.dims.is_empty() {
         return if i.dims.is_empty() { x } else { cx.b.zeros(out.dtype, &out.dims) };
     }
@@ -221,17 +254,17 @@ fn index<'b>(cx: &Cx<'b>) -> V<'b> {
 }
 
 fn index_put<'b>(cx: &Cx<'b>) -> V<'b> {
-    let x = cx.t("self");
+    let (x, given) = (cx.t("self"), given(cx));
     let accumulate = cx.flag("accumulate");
     // sums of halves lose least when they are rounded once
     let wide = if accumulate { x.dtype().opmath() } else { x.dtype() };
     let values = cx.t_as("values", wide);
-    let given = cx.opts("indices");
-    let mask = given.iter().enumerate().find_map(|(d, v)| v.filter(|v| v.dtype() == DType::Bool).map(|v| (d, v)));
-    if let Some((first, mask)) = mask {
+    if let [(first, mask)] = given[..]
+        && mask.dtype() == DType::Bool
+    {
         return put_masked(cx, x, mask, first, values, accumulate);
     }
-    let i = Indexed::of(cx, x);
+    let i = Indexed::of(cx, x, given);
     if x.numel() == 0 || i.batch.contains(&0) || i.dims.is_empty() {
         return x;
     }
@@ -240,9 +273,7 @@ fn index_put<'b>(cx: &Cx<'b>) -> V<'b> {
     let mut batch = i.batch.iter().copied();
     let shape: Vec<i64> =
         (0..rank).filter_map(|k| if i.window.contains(&k) { kept.next() } else { batch.next() }).collect();
-    // values may have leading ones too many
-    let extra = values.rank().saturating_sub(rank);
-    let values = values.squeeze(&(0..extra).collect::<Vec<_>>()).broadcast_to(&shape);
+    let values = without_leading(values, rank).broadcast_to(&shape);
     let d = ScatterDims {
         update_window_dims: i.window,
         inserted: i.dims.clone(),
@@ -252,32 +283,35 @@ fn index_put<'b>(cx: &Cx<'b>) -> V<'b> {
     x.convert(wide).scatter(i.at, values, &d, false, |old, new| if accumulate { old + new } else { new })
 }
 
+/// Values may have leading ones too many.
+fn without_leading<'b>(values: V<'b>, rank: usize) -> V<'b> {
+    values.squeeze(&(0..values.rank().saturating_sub(rank)).collect::<Vec<_>>())
+}
+
 /// `x[:, …, mask] = values` with `first` full dimensions in front.
 fn put_masked<'b>(cx: &Cx<'b>, x: V<'b>, mask: V<'b>, first: usize, values: V<'b>, accumulate: bool) -> V<'b> {
     let dims = x.dims();
-    let covered: Vec<usize> = (first..first + mask.rank()).collect();
     let rest = &dims[first + mask.rank()..];
-    let wide = mask.broadcast_in_dim(&dims, &covered);
-    let x = x.convert(values.dtype());
-    let leading = values.rank().saturating_sub(rest.len());
-    let each = if values.dims()[..leading].iter().all(|&n| n == 1) {
-        values.squeeze(&(0..leading).collect::<Vec<_>>()).broadcast_to(&dims)
+    // values line up with what reading would give: full dimensions, one for the mask, the others
+    let rank = first + 1 + rest.len();
+    let values = without_leading(values, rank);
+    let mut shape = vec![1; rank - values.rank()];
+    shape.extend(values.dims());
+    let n = shape[first];
+    let each = if n == 1 {
+        shape.splice(first..=first, vec![1; mask.rank()]);
+        values.reshape(&shape).broadcast_to(&dims)
     } else {
-        let (order, count) = running(mask);
-        let n = values.dim(0);
-        cx.check(
-            count.eq(n),
-            ErrorKind::User,
-            format!(
-                "shape mismatch: value tensor of shape {:?} cannot be broadcast to the masked elements",
-                values.dims()
-            ),
-        );
+        let fits = count(mask).reshape(&[]).eq(n);
+        let words =
+            format!("shape mismatch: value tensor of shape {shape:?} cannot be broadcast to the masked elements");
+        cx.check(fits, ErrorKind::User, words);
         if n == 0 || x.numel() == 0 {
             return x;
         }
-        let values = values.broadcast_to(&[&[n], rest].concat());
-        values.take(order, 0)
+        values.broadcast_to(&[&dims[..first], &[n], rest].concat()).take(running(mask), first)
     };
+    let wide = mask.broadcast_in_dim(&dims, &(first..first + mask.rank()).collect::<Vec<_>>());
+    let x = x.convert(values.dtype());
     wide.select(if accumulate { x + each } else { each }, x)
 }

@@ -11,6 +11,7 @@ pub(crate) static DEFS: &[OpDef] = &[
         let (x, t) = operands(cx);
         reduced(cx, (x - t).square())
     })
+    .late_shape()
     .eg(EG),
     one("mse_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction) -> Tensor", |cx| {
         let (x, t) = operands(cx);
@@ -24,6 +25,7 @@ pub(crate) static DEFS: &[OpDef] = &[
         // without the guard, beta 0 would divide by zero where nothing is selected
         reduced(cx, if beta == 0.0 { z } else { z.lt(beta).select(z.square() * 0.5 / beta, far) })
     })
+    .late_shape()
     .eg(&["f32[2,3] f32[2,3]", "f32[2,3] f32[2,3] 0 0.5", "bf16[2,3] bf16[2,3] 2", "f32[3] f32[3] 1 0.0"]),
     one(
         "smooth_l1_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction, float beta) -> Tensor",

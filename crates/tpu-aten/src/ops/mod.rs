@@ -17,6 +17,7 @@ mod embedding_bag;
 mod grid;
 mod igamma;
 mod index;
+mod index_mask;
 mod index_rows;
 mod index_scatter;
 mod loss;
@@ -51,6 +52,7 @@ mod shape_scatter;
 mod softmax;
 mod sort;
 mod sort_search;
+mod sort_unique;
 mod transformer;
 mod unary;
 mod unary_chebyshev;
@@ -83,6 +85,7 @@ pub(crate) static FAMILIES: &[&[OpDef]] = &[
     index_scatter::DEFS,
     index_rows::DEFS,
     index::DEFS,
+    index_mask::DEFS,
     ctc::DEFS,
     embedding::DEFS,
     embedding_bag::DEFS,
@@ -112,5 +115,6 @@ pub(crate) static FAMILIES: &[&[OpDef]] = &[
     softmax::DEFS,
     sort::DEFS,
     sort_search::DEFS,
+    sort_unique::DEFS,
     transformer::DEFS,
 ];

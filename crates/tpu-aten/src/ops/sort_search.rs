@@ -38,16 +38,19 @@ pub(crate) static DEFS: &[OpDef] = &[
         "isin.Tensor_Tensor(Tensor elements, Tensor test_elements, *, bool assume_unique=False, bool invert=False) -> Tensor",
         |cx| isin(cx, "elements", "test_elements"),
     )
+    .late_shape()
     .eg(&["i64[3,4]%9 i64[5]%9", "f32[30]! f32[8]!", "i32[9]%9 i64[2,2]%9 invert=True", "i64[300]%2000 i64[1500]%2000"]),
     one(
         "isin.Tensor_Scalar(Tensor elements, Scalar test_element, *, bool assume_unique=False, bool invert=False) -> Tensor",
         |cx| isin(cx, "elements", "test_element"),
     )
+    .late_shape()
     .eg(&["i64[3,4]%9 3", "f32[30]! 0.5 invert=True"]),
     one(
         "isin.Scalar_Tensor(Scalar element, Tensor test_elements, *, bool assume_unique=False, bool invert=False) -> Tensor",
         |cx| isin(cx, "element", "test_elements"),
     )
+    .late_shape()
     .eg(&["3 i64[3,4]%9", "2 i64[4]%2 invert=True"]),
     one("histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor", histc)
         .consts(&["min", "max"])
