@@ -262,7 +262,7 @@ class Harness:
         return self.codes[dtype], list(v.shape), self.bytes_of(v.to(dtype))
 
     def lowered(self, entry: dict, example: str):
-        """The lowering's reply, the arguments, from the CPU the results and what the call left in its arguments, the request."""
+        """The reply, the arguments, the CPU's results with what the call left in its arguments, the request."""
         op, inplace = self.overload(entry["name"])
         if op is None:
             raise LookupError("no such overload")
