@@ -29,6 +29,10 @@ pub type Refusal = &'static str;
 /// Two calls with equal extents have results of equal sizes.
 pub type Extent = [i64; 2];
 
+/// By position every `Scalar`, `float`, `int` and 0-d host tensor of a call, and the dtype of its first tensor (int64 without
+/// one): whether PyTorch refuses these numbers. Asked at every call.
+pub type Invalid = fn(&[Option<Scalar>], DType) -> bool;
+
 /// The types of a call's results.
 pub type Shapes = fn(&Sig<'_>) -> Option<Vec<Type>>;
 
@@ -67,6 +71,8 @@ pub struct OpDef {
     pub updates: &'static [&'static str],
     /// What the results' sizes take from the call's numbers although these are operands: part of the signature.
     pub extent: Option<fn(&[Scalar]) -> Extent>,
+    /// Whether the CPU refuses the call for its numbers: then it has the words.
+    pub invalid: Option<Invalid>,
     /// Types of the results, for an op that PyTorch has no Meta kernel for; `None` leaves the call to the CPU.
     pub shapes: Option<Shapes>,
     /// Some or all calls have results whose sizes are data.
@@ -93,6 +99,7 @@ impl OpDef {
             operands: &[],
             updates: &[],
             extent: None,
+            invalid: None,
             shapes: None,
             counted: None,
             late_shape: false,
@@ -120,6 +127,11 @@ impl OpDef {
     /// The results' sizes follow from the call's numbers in this way.
     pub const fn extent(mut self, f: fn(&[Scalar]) -> Extent) -> OpDef {
         self.extent = Some(f);
+        self
+    }
+    /// The CPU refuses calls with such numbers.
+    pub const fn invalid(mut self, f: Invalid) -> OpDef {
+        self.invalid = Some(f);
         self
     }
     /// What Meta would say, had PyTorch a Meta kernel.

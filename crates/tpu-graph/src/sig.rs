@@ -384,6 +384,27 @@ pub fn see<P>(form: &Form, settings: Settings, args: &[CallArg<'_, P>]) -> Seen<
     seen
 }
 
+/// Whether the definition knows the call's numbers for bad ones.
+pub fn invalid<P>(form: &Form, args: &[CallArg<'_, P>]) -> bool {
+    let Some(bad) = form.entry.def.invalid else { return false };
+    let mut dtype = None;
+    let numbers: SmallVec<[Option<Scalar>; 6]> = args
+        .iter()
+        .map(|a| match a {
+            CallArg::Scalar(s) => Some(*s),
+            CallArg::Float(v) => Some(Scalar::Double(*v)),
+            CallArg::Int(v) => Some(Scalar::Int(*v)),
+            CallArg::Tensor(t) if t.storage.is_none() => Some(t.host),
+            CallArg::Tensor(t) => {
+                dtype.get_or_insert(t.dtype);
+                None
+            }
+            _ => None,
+        })
+        .collect();
+    bad(&numbers, dtype.unwrap_or(DType::I64))
+}
+
 fn see_tensor<P>(w: &mut KeyWriter, seen: &mut Seen<P>, t: &TensorArg<'_, P>) {
     let flags = t.wrapped as u64 | (t.conj as u64) << 1 | (t.neg as u64) << 2;
     let Some(storage) = t.storage else {

@@ -22,8 +22,8 @@ use std::time::Duration;
 use tpu_aten::Settings;
 use tpu_base::ErrorKind;
 use tpu_graph::{
-    CallArg, Form, MetaOut, Param, Segment, Sig, Sizes, Target, TensorArg, Way, define, define_count, lower, promised,
-    see,
+    CallArg, Form, MetaOut, Param, Segment, Sig, Sizes, Target, TensorArg, Way, define, define_count, invalid, lower,
+    promised, see,
 };
 use tpu_pjrt::{Client, Plugin};
 
@@ -158,6 +158,9 @@ impl Device {
     /// # Errors
     /// Out of memory; in debug mode also what the op itself ran into.
     pub fn call(&self, form: &Arc<Form>, args: &[CallArg<'_, Slot>]) -> Result<Outcome, Arc<Fault>> {
+        if invalid(form, args) {
+            return Ok(Outcome::Fallback("its numbers are out of range".into()));
+        }
         match form.found(args) {
             Some(counts) => {
                 let counts = self.read_counts(counts)?;

@@ -106,23 +106,29 @@ pub(crate) static DEFS: &[OpDef] = &[
     binary("mul.Scalar(Tensor self, Scalar other) -> Tensor", |a, b| a * b).eg(BY_NUMBER),
     binary("div.Tensor(Tensor self, Tensor other) -> Tensor", |a, b| a / b).eg(DIV),
     binary("div.Scalar(Tensor self, Scalar other) -> Tensor", |a, b| a / b).eg(BY_NUMBER),
-    one("div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor", div_mode).eg(MODES),
+    one("div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor", div_mode)
+        .invalid(by_zero)
+        .eg(MODES),
     one("div.Scalar_mode(Tensor self, Scalar other, *, str? rounding_mode) -> Tensor", div_mode).eg(&[
         "f32[4] 0.3 rounding_mode='floor'",
         "i32[9] -4 rounding_mode='trunc'",
         "i32[4] 3 rounding_mode=-",
     ]),
-    binary("floor_divide(Tensor self, Tensor other) -> Tensor", floor_div).eg(FLOORED),
-    binary("floor_divide.Scalar(Tensor self, Scalar other) -> Tensor", floor_div).eg(BY_NUMBER),
-    one("remainder.Tensor(Tensor self, Tensor other) -> Tensor", |cx| rounded(cx, remainder)).eg(FLOORED),
-    one("remainder.Scalar(Tensor self, Scalar other) -> Tensor", |cx| rounded(cx, remainder)).eg(BY_NUMBER),
+    binary("floor_divide(Tensor self, Tensor other) -> Tensor", floor_div).invalid(by_zero).eg(FLOORED),
+    binary("floor_divide.Scalar(Tensor self, Scalar other) -> Tensor", floor_div).invalid(by_zero).eg(BY_NUMBER),
+    one("remainder.Tensor(Tensor self, Tensor other) -> Tensor", |cx| rounded(cx, remainder))
+        .invalid(by_zero)
+        .eg(FLOORED),
+    one("remainder.Scalar(Tensor self, Scalar other) -> Tensor", |cx| rounded(cx, remainder))
+        .invalid(by_zero)
+        .eg(BY_NUMBER),
     one("remainder.Scalar_Tensor(Scalar self, Tensor other) -> Tensor", |cx| rounded(cx, remainder)).eg(&[
         "7 f32[5]+",
         "-7 i64[5]+",
         "2.5 bf16[3]+",
     ]),
-    one("fmod.Tensor(Tensor self, Tensor other) -> Tensor", |cx| rounded(cx, V::rem)).eg(FLOORED),
-    one("fmod.Scalar(Tensor self, Scalar other) -> Tensor", |cx| rounded(cx, V::rem)).eg(BY_NUMBER),
+    one("fmod.Tensor(Tensor self, Tensor other) -> Tensor", |cx| rounded(cx, V::rem)).invalid(by_zero).eg(FLOORED),
+    one("fmod.Scalar(Tensor self, Scalar other) -> Tensor", |cx| rounded(cx, V::rem)).invalid(by_zero).eg(BY_NUMBER),
     binary("maximum(Tensor self, Tensor other) -> Tensor", |a, b| a.max(b)).eg(EXTREMES),
     binary("minimum(Tensor self, Tensor other) -> Tensor", |a, b| a.min(b)).eg(EXTREMES),
     binary("fmax(Tensor self, Tensor other) -> Tensor", |a, b| ignoring_nan(a, b, V::max)).eg(EXTREMES),
@@ -217,4 +223,11 @@ fn ignoring_nan<'b>(a: V<'b>, b: V<'b>, f: fn(V<'b>, V<'b>) -> V<'b>) -> V<'b> {
     }
     let (a, b) = a.broadcast_with(b);
     a.is_nan().select(b, b.is_nan().select(a, f(a, b)))
+}
+
+/// Integers by the number zero: the CPU raises. (Zeros on the device go unnoticed, as on other accelerators: looking for them
+/// would make every quotient wait for a reduction.)
+fn by_zero(n: &[Option<Scalar>], d: DType) -> bool {
+    let zero = |s: Scalar| matches!(s, Scalar::Int(0) | Scalar::Bool(false));
+    (d.is_int() || d == DType::Bool) && n.get(1).copied().flatten().is_some_and(zero)
 }

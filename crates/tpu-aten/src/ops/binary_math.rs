@@ -18,6 +18,17 @@ const FLOATS: &[&str] = &[
     "f32[] f32[2]",
     "f32[0] f32[1]",
 ];
+const FLOATS_AND_COMPLEX: &[&str] = &[
+    "f32[2,3] f32[3]",
+    "f32[40]! f32[40]!",
+    "f64[40]! f64[40]!",
+    "bf16[6] bf16[1]",
+    "f16[6] f16[6]",
+    "f32[] f32[2]",
+    "f32[0] f32[1]",
+    "c64[9] c64[9]",
+    "c128[9] c128[]",
+];
 const MIXED: &[&str] = &[
     "f32[2,3] f32[3]",
     "f32[40]! f32[40]!",
@@ -113,9 +124,10 @@ pub(crate) static DEFS: &[OpDef] = &[
         a.next_after(b)
     })
     .eg(&["f32[2,3] f32[3]", "f32[40]! f32[40]!", "f64[40]! f64[40]!", "bf16[6] bf16[6]", "f32[0] f32[1]"]),
-    binary("logaddexp(Tensor self, Tensor other) -> Tensor", |a, b| log_sum(a, b, V::exp, 1.0))
-        .refuse(no_complex)
-        .eg(FLOATS),
+    binary("logaddexp(Tensor self, Tensor other) -> Tensor", |a, b| {
+        if a.dtype().is_complex() { complex_log_sum(a, b) } else { log_sum(a, b, V::exp, 1.0) }
+    })
+    .eg(FLOATS_AND_COMPLEX),
     binary("logaddexp2(Tensor self, Tensor other) -> Tensor", |a, b| log_sum(a, b, exp2, 1.0 / LN_2))
         .refuse(no_complex)
         .eg(FLOATS),
@@ -273,6 +285,20 @@ fn log_sum<'b>(a: V<'b>, c: V<'b>, power: fn(V<'b>) -> V<'b>, per_ln: f64) -> V<
     let tail = power((a - c).abs().neg()).log1p();
     let tail = if per_ln == 1.0 { tail } else { tail * per_ln };
     same_inf.select(a, a.max(c) + tail)
+}
+
+/// The same of complex numbers, by the one with the larger real part; not a number beside one that is not.
+pub(super) fn complex_log_sum<'b>(a: V<'b>, c: V<'b>) -> V<'b> {
+    let (a, c) = a.broadcast_with(c);
+    let (ar, cr) = (a.real(), c.real());
+    let less = ar.lt(cr);
+    let (low, high) = (less.select(a, c), less.select(c, a));
+    let same_inf = ar.eq(cr) & ar.abs().eq(f64::INFINITY);
+    let sum = (low - high).exp().log1p() + high;
+    let nan = ar.full_like(f64::NAN);
+    let none = a.ne(a) | c.ne(c);
+    let infinite = ar.lt(0.0).select(low, (low.exp() + high.exp()).log());
+    none.select(nan.complex(nan), same_inf.select(infinite, sum))
 }
 
 /// a · log b, where 0 · log b is 0 unless b is NaN.

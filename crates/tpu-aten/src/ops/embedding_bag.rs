@@ -140,7 +140,7 @@ fn forward<'b>(cx: &Cx<'b>) -> Vec<V<'b>> {
         return vec![none(0, 0.0), none(1, 0.0), none(2, 0.0), none(3, if mode == 2 { -1.0 } else { 0.0 })];
     }
     let ok = (index.ge(0i64) & index.lt(w.dim(0))).all(&every(index));
-    cx.check(ok, ErrorKind::User, "embedding_bag: Expected idx >= 0 && idx < num_embeddings");
+    cx.check(ok, ErrorKind::User, format!("embedding_bag: Expected idx >= 0 && idx < num_embeddings = {}", w.dim(0)));
     let bag = passed(offsets.reshape(&[1, offsets.numel()]), n).reshape(&[n]) - 1i64;
     let counts = index.ne(cx.int("padding_idx"));
     // padding goes nowhere; so does what lies behind the last offset

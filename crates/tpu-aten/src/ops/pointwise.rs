@@ -3,7 +3,7 @@
 
 use crate::cx::Cx;
 use crate::def::{OpDef, many, one, unary_same};
-use tpu_base::DType;
+use tpu_base::{DType, Scalar};
 use tpu_hlo::V;
 
 pub(crate) static DEFS: &[OpDef] = &[
@@ -87,7 +87,7 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f8e4m3fn[4] f32[4]",
         "f32[4] f8e5m2[4]",
     ]),
-    one("fill.Scalar(Tensor self, Scalar value) -> Tensor", fill).eg(&["f32[2,3] 0.5", "i64[3] 7", "bool[2] True", "bf16[] 2", "c64[2] 1.5", "u8[0] 1"]),
+    one("fill.Scalar(Tensor self, Scalar value) -> Tensor", fill).invalid(overflows).eg(&["f32[2,3] 0.5", "i64[3] 7", "bool[2] True", "bf16[] 2", "c64[2] 1.5", "u8[0] 1"]),
     one("fill.Tensor(Tensor self, Tensor value) -> Tensor", fill).eg(&["f32[2,3] f32[]", "i64[3] f32[]", "f32[3] i64[]h"]),
     one("zero(Tensor self) -> Tensor", |cx| cx.b.zeros(cx.out_dtype(), &cx.out(0).dims)).eg(&["f32[2,3]", "i64[3]", "bool[2]", "c64[2]"]),
     one("complex(Tensor real, Tensor imag) -> Tensor", |cx| cx.t("real").complex(cx.t("imag"))).eg(&["f32[2,3] f32[3]", "f64[4] f64[4]", "f32[0] f32[0]"]),
@@ -220,4 +220,18 @@ fn rrelu_backward<'b>(cx: &Cx<'b>) -> V<'b> {
         return g * cx.t_as("noise", d);
     }
     x.gt(0.0).select(g, g * ((lower + upper) / 2.0))
+}
+
+/// Whether the number is outside the dtype's range (c10's `overflows`): NaN and infinity where there is none, a fraction or an
+/// imaginary part is no matter of range but the latter; negative numbers wrap in unsigned integers.
+fn overflows(n: &[Option<Scalar>], d: DType) -> bool {
+    let Some(s) = n.get(1).copied().flatten() else { return false };
+    let (v, top) = (s.as_f64(), d.max_value());
+    let part = |v: f64| match d {
+        DType::Bool => false,
+        d if d.is_int() && d.is_unsigned() => !(v >= if matches!(s, Scalar::Int(_)) { -top } else { 0.0 } && v <= top),
+        d if d.is_int() => !(v >= -top - 1.0 && v <= top),
+        _ => v.is_finite() && v.abs() > top,
+    };
+    part(v) || (s.imag() != 0.0 && (!d.is_complex() && d != DType::Bool || part(s.imag())))
 }

@@ -6,8 +6,8 @@ use super::reduce_index::extreme;
 use super::scan::cumsum;
 use super::sort::sorted;
 use crate::cx::Cx;
-use crate::def::{OpDef, many, one};
-use tpu_base::{DType, ErrorKind};
+use crate::def::{OpDef, Refusal, Sig, SigArg, many, one};
+use tpu_base::{DType, ErrorKind, Scalar};
 use tpu_hlo::V;
 
 pub(crate) static DEFS: &[OpDef] = &[
@@ -17,6 +17,8 @@ pub(crate) static DEFS: &[OpDef] = &[
     })
     .operands(&["from", "to"])
     .random()
+    .refuse(whole)
+    .invalid(no_range)
     .eg(&["f32[2,3]", "f64[5] -1.0 2.0", "bf16[40] 1.0 2.0", "f16[7]", "f32[0]", "f32[]", "c64[3]"]),
     one("normal_functional(Tensor self, float mean=0., float std=1., *, Generator? generator=None) -> Tensor", |cx| {
         let (d, dims) = result(cx);
@@ -25,10 +27,12 @@ pub(crate) static DEFS: &[OpDef] = &[
     })
     .operands(&["mean", "std"])
     .random()
+    .invalid(|n, _| !number(n, 2).is_some_and(|std| std >= 0.0))
     .eg(&["f32[2,3]", "f64[5] 1.0 2.0", "bf16[40]", "f32[0]", "c64[3]"]),
     one("normal.Tensor_float(Tensor mean, float std=1., *, Generator? generator=None) -> Tensor", normal)
         .operands(&["std"])
         .random()
+        .invalid(|n, _| !number(n, 1).is_some_and(|std| std >= 0.0))
         .eg(&["f32[2,3]", "bf16[4] 2.0"]),
     one("normal.float_Tensor(float mean, Tensor std, *, Generator? generator=None) -> Tensor", normal)
         .operands(&["mean"])
@@ -43,6 +47,7 @@ pub(crate) static DEFS: &[OpDef] = &[
     })
     .operands(&["mean", "std"])
     .random()
+    .invalid(|n, _| number(n, 2).is_some_and(|std| std <= 0.0))
     .eg(&["f32[2,3]", "bf16[4] 0.0 0.5"]),
     one("exponential(Tensor self, float lambd=1., *, Generator? generator=None) -> Tensor", |cx| {
         let (d, dims) = result(cx);
@@ -50,6 +55,7 @@ pub(crate) static DEFS: &[OpDef] = &[
     })
     .operands(&["lambd"])
     .random()
+    .invalid(|n, _| number(n, 1).is_some_and(|rate| rate <= 0.0))
     .eg(&["f32[2,3]", "f64[5] 2.5", "bf16[40]"]),
     one("cauchy(Tensor self, float median=0., float sigma=1., *, Generator? generator=None) -> Tensor", |cx| {
         let (d, dims) = result(cx);
@@ -59,6 +65,7 @@ pub(crate) static DEFS: &[OpDef] = &[
     })
     .operands(&["median", "sigma"])
     .random()
+    .invalid(|n, _| number(n, 2).is_some_and(|sigma| sigma <= 0.0))
     .eg(&["f32[2,3]", "f64[5] 1.0 0.5"]),
     one("geometric(Tensor self, float p, *, Generator? generator=None) -> Tensor", |cx| {
         let (d, dims) = result(cx);
@@ -67,6 +74,7 @@ pub(crate) static DEFS: &[OpDef] = &[
     })
     .operands(&["p"])
     .random()
+    .invalid(|n, _| !number(n, 1).is_some_and(|p| 0.0 < p && p < 1.0))
     .eg(&["f32[2,3] 0.5", "i64[5] 0.1", "bf16[4] 0.9"]),
     one("bernoulli(Tensor self, *, Generator? generator=None) -> Tensor", |cx| {
         let p = cx.t("self");
@@ -80,6 +88,7 @@ pub(crate) static DEFS: &[OpDef] = &[
     })
     .operands(&["p"])
     .random()
+    .invalid(|n, _| !number(n, 1).is_some_and(|p| (0.0..=1.0).contains(&p)))
     .eg(&["f32[2,3] 0.5", "bool[5] 0.3", "i64[4] 1.0"]),
     one("bernoulli.Tensor(Tensor self, Tensor p, *, Generator? generator=None) -> Tensor", |cx| {
         let p = cx.t("p");
@@ -97,6 +106,7 @@ pub(crate) static DEFS: &[OpDef] = &[
         integers(cx, &result(cx).1, 0, cx.int("to") as u64)
     })
     .random()
+    .invalid(|n, d| no_integers(Some(0), whole_number(n, 1), d))
     .eg(&["i64[5] 10", "f32[2,3] 7", "i64[3] 8589934592"]),
     one("random.from(Tensor self, int from, int? to, *, Generator? generator=None) -> Tensor", |cx| {
         let (d, dims) = result(cx);
@@ -109,18 +119,21 @@ pub(crate) static DEFS: &[OpDef] = &[
         integers(cx, &dims, from, range)
     })
     .random()
+    .invalid(|n, d| no_integers(whole_number(n, 1), whole_number(n, 2), d))
     .eg(&["i64[5] -3 10", "i32[5] 2 -", "i64[4] -9223372036854775808 -", "f32[3] -5 5"]),
     one(
         "randperm(SymInt n, *, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor",
         permutation,
     )
     .random()
+    .refuse(too_many)
     .eg(&["10", "0", "7 dtype=i32"]),
     one(
         "randperm.generator(SymInt n, *, Generator? generator, ScalarType? dtype=4, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor",
         permutation,
     )
     .random()
+    .refuse(too_many)
     .eg(&["10"]),
     many("native_dropout(Tensor input, float p, bool? train) -> (Tensor, Tensor)", |cx| {
         let x = cx.t("input");
@@ -140,6 +153,7 @@ pub(crate) static DEFS: &[OpDef] = &[
         multinomial,
     )
     .random()
+    .refuse(|s| (matches!(s.arg("num_samples"), SigArg::Int(n) if *n <= 0)).then_some("it asks for no sample"))
     .eg(&["f32[5]+ 3", "f32[2,5]+ 1", "f32[2,50]+ 7 True", "bf16[2,5]+ 4", "f64[6]+ 2 True"]),
     many(
         "rrelu_with_noise_functional(Tensor self, Tensor noise, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool training=False, Generator? generator=None) -> (Tensor, Tensor noise_out)",
@@ -155,6 +169,51 @@ pub(crate) static DEFS: &[OpDef] = &[
     .random()
     .eg(&["f32[2,3] f32[2,3]", "f32[2,3] f32[2,3] training=True"]),
 ];
+
+fn number(n: &[Option<Scalar>], i: usize) -> Option<f64> {
+    n.get(i).copied().flatten().map(Scalar::as_f64)
+}
+
+fn whole_number(n: &[Option<Scalar>], i: usize) -> Option<i64> {
+    n.get(i).copied().flatten().map(Scalar::as_i64)
+}
+
+/// Meta lets it pass; the CPU has the words.
+pub(super) fn whole(s: &Sig<'_>) -> Option<Refusal> {
+    s.dtype("self").is_some_and(|d| d.is_int() || d == DType::Bool).then_some("not a floating-point dtype")
+}
+
+fn no_range(n: &[Option<Scalar>], d: DType) -> bool {
+    let (from, to, top) = (number(n, 1).unwrap_or(0.0), number(n, 2).unwrap_or(1.0), d.max_value());
+    !(from <= to && -top <= from && to <= top && to - from <= top)
+}
+
+/// Whether no integer of the dtype lies in from..to (without `to`: up to the largest), or not all of them.
+fn no_integers(from: Option<i64>, to: Option<i64>, d: DType) -> bool {
+    let low = if d.is_float() {
+        -d.max_value()
+    } else if d.is_unsigned() {
+        0.0
+    } else {
+        -d.max_value() - 1.0
+    };
+    let fits = |v: i64| (low..=d.max_value()).contains(&(v as f64));
+    let from = from.unwrap_or(0);
+    !fits(from) || to.is_some_and(|to| to <= from || !fits(to - 1))
+}
+
+/// More numbers than the dtype tells apart; the CPU has the words.
+fn too_many(s: &Sig<'_>) -> Option<Refusal> {
+    let (SigArg::Int(n), SigArg::Int(code)) = (s.arg("n"), s.arg("dtype")) else { return None };
+    let d = DType::from_code(*code as u8)?;
+    let top = match d {
+        DType::F16 => 2048.0,
+        DType::BF16 => 256.0,
+        DType::F32 => 16_777_216.0,
+        d => d.max_value(),
+    };
+    (*n as f64 > top).then_some("the dtype has fewer numbers")
+}
 
 fn result(cx: &Cx<'_>) -> (DType, Vec<i64>) {
     let t = cx.out(0);

@@ -1,9 +1,10 @@
 //! Gamma, Dirichlet, Poisson and binomial numbers: all elements draw at once, again and again, until each has accepted.
 
+use super::random::whole;
 use super::random_bits::Stream;
 use super::reduce::every;
 use crate::cx::Cx;
-use crate::def::{OpDef, Refusal, Sig, one};
+use crate::def::{OpDef, one};
 use tpu_base::{DType, ErrorKind};
 use tpu_hlo::V;
 
@@ -54,11 +55,6 @@ pub(crate) static DEFS: &[OpDef] = &[
     })
     .eg(&["f32[2,3]+ f32[2,3]~", "f64[9]+ f64[9]~"]),
 ];
-
-/// Meta lets it pass; the CPU has the words.
-fn whole(s: &Sig<'_>) -> Option<Refusal> {
-    s.dtype("self").is_some_and(|d| !d.is_float()).then_some("not a floating-point dtype")
-}
 
 /// The state, `done` and `value` of a draw that repeats until every element of `value` is done. `attempt` draws from the
 /// stream: which elements accept, and what.

@@ -139,8 +139,9 @@ pub(crate) static DEFS: &[OpDef] = &[
         let x = cx.t_as("self", cx.out_dtype().opmath());
         log_sum_exp(x, &cx.dims("dim", x.rank())).reshape(&cx.out(0).dims)
     })
-    .refuse(complex)
     .eg(&[
+        "c64[2,3] (1)",
+        "c128[19]! (0)",
         "f32[2,3] (1)",
         "f32[2,3,4] (0,-1) True",
         "bf16[2,3] (0)",
@@ -155,11 +156,6 @@ pub(crate) static DEFS: &[OpDef] = &[
     })
     .eg(&["f32[3,3]", "f32[2,4]", "i32[3,3]%9", "f32[0,3]"]),
 ];
-
-/// Refuses what has no maximum to shift by.
-pub(super) fn complex(sig: &Sig<'_>) -> Option<Refusal> {
-    sig.dtype("self").filter(|d| d.is_complex()).map(|_| "complex numbers have no order")
-}
 
 /// Meta lets it pass; the CPU has the words.
 fn nothing(sig: &Sig<'_>) -> Option<Refusal> {
@@ -238,8 +234,9 @@ pub(super) fn kept<'b>(x: V<'b>, dims: &[usize], f: impl FnOnce(V<'b>, &[usize])
 
 /// ln Σ eˣ over `dims`, shifted by the maximum; an infinite maximum shifts nothing, so that ∞ − ∞ never happens.
 pub(super) fn log_sum_exp<'b>(x: V<'b>, dims: &[usize]) -> V<'b> {
-    let m = kept(x, dims, V::max_over);
+    let m = kept(x.real(), dims, V::max_over);
     let m = m.abs().eq(f64::INFINITY).select(m.zeros_like(), m);
+    let m = m.convert(x.dtype());
     let s = (x - m).exp().sum(dims).log();
     s + m.reshape(&s.dims())
 }

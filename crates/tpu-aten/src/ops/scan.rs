@@ -1,6 +1,7 @@
 //! Running reductions. See [`scan`] for how they stay near linear.
 
-use super::reduce::{complex, summand};
+use super::binary_math::complex_log_sum;
+use super::reduce::summand;
 use crate::cx::Cx;
 use crate::def::{OpDef, many, one};
 use tpu_base::DType;
@@ -43,11 +44,12 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f64[2,20] 1",
         "f32[2,20]! 1",
     ]),
-    one("logcumsumexp(Tensor self, int dim) -> Tensor", running_log_sum_exp).refuse(complex).eg(LOG_EG),
-    one("_logcumsumexp(Tensor self, int dim) -> Tensor", running_log_sum_exp).refuse(complex).eg(LOG_EG),
+    one("logcumsumexp(Tensor self, int dim) -> Tensor", running_log_sum_exp).eg(LOG_EG),
+    one("_logcumsumexp(Tensor self, int dim) -> Tensor", running_log_sum_exp).eg(LOG_EG),
 ];
 
-const LOG_EG: &[&str] = &["f32[2,3] -1", "f32[40,3] 0", "f64[2,200] 1", "bf16[2,20] 1", "f32[] 0", "f32[2,20]! 1"];
+const LOG_EG: &[&str] =
+    &["f32[2,3] -1", "c64[2,20] 1", "f32[40,3] 0", "f64[2,200] 1", "bf16[2,20] 1", "f32[] 0", "f32[2,20]! 1"];
 
 /// Elements folded by one window. A scan of n costs about `block` · n steps over log(n) / log(`block`) levels: measured, 16 is
 /// best for an operation that costs nothing, 4 for one with transcendental functions.
@@ -122,7 +124,8 @@ fn running_extreme<'b>(cx: &Cx<'b>, largest: bool) -> Vec<V<'b>> {
 
 fn running_log_sum_exp<'b>(cx: &Cx<'b>) -> V<'b> {
     let x = cx.t_as("self", cx.out_dtype().opmath());
-    along(cx, x, |x, d| scan(x, x.lit(f64::NEG_INFINITY), d, DEAR, log_add_exp))
+    let f = if x.dtype().is_complex() { complex_log_sum } else { log_add_exp };
+    along(cx, x, |x, d| scan(x, x.lit(f64::NEG_INFINITY), d, DEAR, f))
 }
 
 /// ln(eᵃ + eᵇ). Equal infinities stand for themselves.

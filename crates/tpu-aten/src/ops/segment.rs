@@ -73,9 +73,7 @@ impl<'b> Segments<'b> {
                 let ends = cumsum(l, 1);
                 if cx.has("unsafe") && !cx.flag("unsafe") && n > 0 {
                     cx.check(l.ge(0i64).all(&[0, 1]), ErrorKind::User, "lengths contains negative value!");
-                    let words = format!(
-                        "Expected all rows of lengths along axis {axis} to sum to data.size(lengths.dim()-1) when !unsafe."
-                    );
+                    let words = "segment_reduce(): Expected all rows of lengths along axis to sum to data.size(lengths.dim()-1) when !unsafe.";
                     cx.check(ends.slice_dim(1, n - 1, n).eq(length).all(&[0, 1]), ErrorKind::User, words);
                 }
                 ends.pad(ends.lit(0i64), &[0, 1], &[0, 0], &[0, 0])

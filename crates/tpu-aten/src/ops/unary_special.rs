@@ -51,6 +51,12 @@ pub(crate) static DEFS: &[OpDef] = &[
         "2 bool[2]",
         "3 f32[3]+",
     ]),
+    one("mvlgamma(Tensor self, int p) -> Tensor", |cx| {
+        let (x, p) = (cx.t_as("self", cx.out_dtype().opmath()), cx.int("p"));
+        let sum = (1..p).fold(x.lgamma(), |s, j| s + (x - j as f64 / 2.0).lgamma());
+        sum + (p * (p - 1)) as f64 / 4.0 * std::f64::consts::PI.ln()
+    })
+    .eg(&["f32[2,3]+ 1", "f64[5]+ 4", "i64[4]+ 3", "f32[0] 2"]),
     one("logit(Tensor self, float? eps=None) -> Tensor", |cx| {
         let x = cx.t_as("self", cx.out_dtype().opmath());
         // the bounds are numbers of the result's dtype
