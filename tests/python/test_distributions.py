@@ -1,4 +1,4 @@
-"""Random numbers on the device: the shape of each distribution, repetition for a seed, and what bad parameters raise."""
+"""Random numbers on the device: the shape of each distribution, repetition for a seed, what bad parameters raise."""
 
 import math
 
