@@ -104,8 +104,8 @@ void raise_last_error() {
     case TPU_E_INDEX: C10_THROW_ERROR(IndexError, message);
     case TPU_E_NOT_IMPLEMENTED: C10_THROW_ERROR(NotImplementedError, message);
     case TPU_E_OUT_OF_MEMORY: C10_THROW_ERROR(OutOfMemoryError, message);
-    case TPU_E_BUG:
-      C10_THROW_ERROR(Error, message + "\nThis is a bug in torch-tpu-rs; please report it with the lines above.");
+    case TPU_E_LINALG: C10_THROW_ERROR(LinAlgError, message);
+    case TPU_E_BUG: C10_THROW_ERROR(Error, message + "\nThis is a bug in torch-tpu-rs: please report these lines.");
     default: C10_THROW_ERROR(Error, message);
   }
 }

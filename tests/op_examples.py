@@ -2,7 +2,8 @@
 
 An example is positional by schema order or `name=value`. Tensors get values from a seed made of the example's own text,
 so that a failure repeats. Beside the README's tensor suffixes: `!` cycles through the dtype's awkward values (NaN,
-±inf, ±0, halves, extremes), `h` makes a 0-d tensor that stays on the host.
+±inf, ±0, halves, extremes), `^` makes Hermitian positive definite matrices, `h` makes a 0-d tensor that stays on the
+host.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ def tensor(name: str, dims: list[int], how: str, seed: int) -> torch.Tensor:
     if how == "~":
         return torch.rand(dims, generator=g, dtype=wide).to(dtype)
     x = torch.randn(dims, generator=g, dtype=wide)
+    if how == "^":
+        x = x @ x.mH / dims[-1] + torch.eye(dims[-1])
     return (x.abs() + 0.1 if how == "+" else x).to(dtype)
 
 
@@ -312,3 +315,22 @@ REFERENCES = {
     "aten::_thnn_fused_gru_cell": gru_cell,
     "aten::_thnn_fused_gru_cell_backward": gru_cell_backward,
 }
+
+
+# ---------------------------------------------------------------- results that are right up to signs or phases
+
+
+def svd(u, s, vh):
+    """Singular values, the product, and that the vectors are orthonormal."""
+    if u.dim() < 2 or u.numel() == 0:
+        return [s]
+    k = s.shape[-1]
+    return [s, (u[..., :k] * s.unsqueeze(-2)) @ vh[..., :k, :], u.mH @ u, vh @ vh.mH]
+
+
+def eigh(w, v):
+    """Eigenvalues, the product, and that the vectors are orthonormal."""
+    return [w, (v * w.unsqueeze(-2)) @ v.mH, v.mH @ v] if v.numel() else [w]
+
+
+INVARIANTS = {"aten::_linalg_svd": svd, "aten::_linalg_eigh": eigh}

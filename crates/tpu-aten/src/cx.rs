@@ -89,6 +89,8 @@ pub struct Cx<'b> {
     pub(crate) settings: Settings,
     pub(crate) host: &'b dyn HostParams<'b>,
     pub(crate) checks: RefCell<Vec<Check<'b>>>,
+    /// Arguments whose elements don't lie in row-major order.
+    pub(crate) scattered: Vec<usize>,
 }
 
 impl<'b> Cx<'b> {
@@ -101,7 +103,18 @@ impl<'b> Cx<'b> {
         settings: Settings,
         host: &'b dyn HostParams<'b>,
     ) -> Cx<'b> {
-        Cx { b, schema, args, outs, settings, host, checks: RefCell::new(vec![]) }
+        Cx { b, schema, args, outs, settings, host, checks: RefCell::new(vec![]), scattered: vec![] }
+    }
+
+    /// Of a call in which the arguments at these positions are not contiguous.
+    pub fn scattered(mut self, positions: Vec<usize>) -> Cx<'b> {
+        self.scattered = positions;
+        self
+    }
+
+    /// Whether `name` is contiguous: some results mean another thing then.
+    pub fn is_contiguous(&self, name: &str) -> bool {
+        self.schema.index(name).is_none_or(|i| !self.scattered.contains(&i))
     }
 
     /// The raw argument called `name`.

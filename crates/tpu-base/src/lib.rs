@@ -18,6 +18,8 @@ pub enum ErrorKind {
     Type,
     /// An index out of range: `IndexError`.
     Index,
+    /// A factorization that does not exist: `torch.linalg.LinAlgError`.
+    LinAlg,
     /// Nothing here can do this: `NotImplementedError`.
     Unsupported,
     /// The memory limit or the device's memory was reached: `torch.OutOfMemoryError`.

@@ -30,6 +30,7 @@ enum TpuErrorKind {
   TPU_E_NOT_IMPLEMENTED = 4,
   TPU_E_OUT_OF_MEMORY = 5,  // torch.OutOfMemoryError
   TPU_E_BUG = 6,            // RuntimeError, asks for a report
+  TPU_E_LINALG = 7,         // torch.linalg.LinAlgError
 };
 
 // Text of this thread's last error (or fallback reason); valid until this thread's next call.

@@ -18,6 +18,7 @@ pub fn kind_code(kind: ErrorKind) -> i32 {
         ErrorKind::Unsupported => 4,
         ErrorKind::OutOfMemory => 5,
         ErrorKind::Bug => 6,
+        ErrorKind::LinAlg => 7,
     }
 }
 

@@ -201,7 +201,9 @@ impl<'b, 'n> Lowering<'b, 'n> {
             .enumerate()
             .map(|(k, t)| if sig.outs[k].target == Target::Absent { None } else { t })
             .collect();
-        let cx = Cx::new(self.b, schema, args, outs, sig.settings, self.params);
+        let scattered = |a: &ArgSpec| matches!(a, ArgSpec::Tensor(t) if !t.view.is_contiguous());
+        let scattered = sig.args.iter().enumerate().filter(|(_, a)| scattered(a)).map(|(i, _)| i).collect();
+        let cx = Cx::new(self.b, schema, args, outs, sig.settings, self.params).scattered(scattered);
         let (values, checks) = tpu_aten::lower(&def, &cx);
         self.checks.extend(checks);
         values

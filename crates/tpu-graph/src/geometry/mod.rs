@@ -83,6 +83,17 @@ impl View {
         self.sizes.contains(&0)
     }
 
+    /// Whether its elements lie one after the other in row-major order.
+    pub fn is_contiguous(&self) -> bool {
+        let mut next = 1;
+        let mut dense = |(&n, &stride): (&i64, &i64)| {
+            let fits = n == 1 || stride == next;
+            next *= n;
+            fits
+        };
+        self.is_empty() || self.sizes.iter().zip(&self.strides).rev().all(&mut dense)
+    }
+
     /// Checks the view against a storage of `nbytes` bytes. Everything derived afterwards may use
     /// plain arithmetic: what passes stays far from the ends of `i64`.
     ///
