@@ -14,17 +14,24 @@ mod create;
 mod ctc;
 mod embedding;
 mod embedding_bag;
+mod fft;
 mod grid;
 mod igamma;
 mod index;
 mod index_mask;
 mod index_rows;
 mod index_scatter;
+mod linalg_eigh;
+mod linalg_jacobi;
+mod linalg_lu;
+mod linalg_parts;
+mod linalg_qr;
+mod linalg_solve;
+mod linalg_svd;
 mod loss;
 mod loss_multilabel;
 mod loss_nll;
 mod matmul;
-mod matmul_solve;
 mod norm;
 mod norm_batch;
 mod norm_sync;
@@ -81,7 +88,11 @@ pub(crate) static FAMILIES: &[&[OpDef]] = &[
     shape_pad::DEFS,
     shape::DEFS,
     optim::DEFS,
-    matmul_solve::DEFS,
+    linalg_solve::DEFS,
+    linalg_lu::DEFS,
+    linalg_qr::DEFS,
+    linalg_eigh::DEFS,
+    linalg_svd::DEFS,
     index_scatter::DEFS,
     index_rows::DEFS,
     index::DEFS,
@@ -91,6 +102,7 @@ pub(crate) static FAMILIES: &[&[OpDef]] = &[
     embedding_bag::DEFS,
     grid::DEFS,
     create::DEFS,
+    fft::DEFS,
     pool::DEFS,
     pool_adaptive::DEFS,
     pool_avg::DEFS,
