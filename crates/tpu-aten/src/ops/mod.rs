@@ -12,6 +12,7 @@ mod conv;
 mod conv_depthwise;
 mod create;
 mod ctc;
+mod distance;
 mod embedding;
 mod embedding_bag;
 mod fft;
@@ -22,6 +23,7 @@ mod index_mask;
 mod index_rows;
 mod index_scatter;
 mod linalg_eigh;
+mod linalg_exp;
 mod linalg_jacobi;
 mod linalg_lu;
 mod linalg_parts;
@@ -93,6 +95,7 @@ pub(crate) static FAMILIES: &[&[OpDef]] = &[
     linalg_qr::DEFS,
     linalg_eigh::DEFS,
     linalg_svd::DEFS,
+    linalg_exp::DEFS,
     index_scatter::DEFS,
     index_rows::DEFS,
     index::DEFS,
@@ -121,6 +124,7 @@ pub(crate) static FAMILIES: &[&[OpDef]] = &[
     reduce_index::DEFS,
     reduce_moments::DEFS,
     reduce_norm::DEFS,
+    distance::DEFS,
     rnn::DEFS,
     scan::DEFS,
     segment::DEFS,

@@ -136,10 +136,13 @@ fn pairs<'b>(cx: &Cx<'b>) -> (V<'b>, V<'b>) {
 fn cdist_backward<'b>(cx: &Cx<'b>) -> V<'b> {
     let (a, b) = pairs(cx);
     let d = a - b;
-    let g = cx.t_as("grad_output", d.dtype());
-    let (g, n) = (g.unsqueeze(g.rank()), cx.t_as("cdist", d.dtype()));
-    let n = n.unsqueeze(n.rank());
-    let each = match cx.float("p") {
+    let (g, n) = (cx.t_as("grad_output", d.dtype()), cx.t_as("cdist", d.dtype()));
+    distance_backward(d, g.unsqueeze(g.rank()), n.unsqueeze(n.rank()), cx.float("p"))
+}
+
+/// What the first of each pair gets, summed over the second: of differences (…, P, R, M), gradients and distances (…, P, R, 1).
+pub(super) fn distance_backward<'b>(d: V<'b>, g: V<'b>, n: V<'b>, p: f64) -> V<'b> {
+    let each = match p {
         0.0 => d.zeros_like(),
         1.0 => d.sign() * g,
         2.0 => d * (g / n),
