@@ -221,7 +221,13 @@ def at_indices(result, x, *args, **kwargs):
     return [*values, torch.take_along_dim(x, indices, dim) if x.dim() else indices]
 
 
+def magnitudes(result, *_args, **_kwargs):
+    """Eigenvectors and singular vectors are right up to a factor of modulus one: the magnitudes of their elements."""
+    return tree(torch.abs, result) if isinstance(result, tuple) else result
+
+
 TIES = {
+    **dict.fromkeys(("linalg.eigh", "linalg.svd", "svd", "svd_lowrank", "pca_lowrank"), magnitudes),
     **dict.fromkeys(("argsort", "sort", "mode"), at_indices),
     **dict.fromkeys(
         ("kthvalue", "topk"), lambda result, x, _k=1, *args, **kwargs: at_indices(result, x, *args, **kwargs)
