@@ -36,8 +36,8 @@ void push_returns(const Form& form, torch::jit::Stack* stack, const TpuResult& r
   c10::SmallVector<c10::IValue, 4> returns;
   uint32_t next = 0;
   for (const int32_t argument : form.returns) {
-    if (argument >= 0) {
-      returns.emplace_back((*stack)[base + argument]);
+    if (argument != kFresh) {
+      returns.push_back(argument == kZero ? c10::IValue(int64_t{0}) : (*stack)[base + argument]);
       continue;
     }
     while (form.writes[next] >= 0) ++next;

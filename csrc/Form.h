@@ -29,6 +29,7 @@ enum class Travel : uint8_t {
 };
 Travel travel_of(const c10::Argument& argument);
 
+constexpr int32_t kFresh = -1, kZero = -2;  // returns that are no argument: a new tensor; a count, which nobody reads
 struct Form {
   explicit Form(const c10::OperatorHandle& handle) : op(handle) {}
 
@@ -44,7 +45,7 @@ struct Form {
   int32_t generator_arg = -1;
   c10::SmallVector<Travel, 8> travel;    // per argument
   c10::SmallVector<int32_t, 4> writes;   // per output of the functional op: the argument it is written into, or -1
-  c10::SmallVector<int32_t, 4> returns;  // per return of this form: the argument it is, or -1 for a fresh tensor
+  c10::SmallVector<int32_t, 4> returns;  // per return of this form: the argument it is, kFresh or kZero
   c10::SmallVector<int32_t, 4> written;  // arguments that are written, each once
   std::string name;
 };

@@ -40,6 +40,7 @@ const Overloads& overloads() {
 }
 
 bool is_written(const Argument& a) { return a.alias_info() != nullptr && a.alias_info()->isWrite(); }
+bool is_count(const Argument& a) { return a.type()->str() == "int"; }
 bool is_out(const Argument& a) { return a.kwarg_only() && is_written(a); }
 bool any(const FunctionSchema& schema, bool (*is)(const Argument&)) {
   return std::any_of(schema.arguments().begin(), schema.arguments().end(), is);
@@ -111,13 +112,6 @@ void implement(const std::string& name, const Form* form) {
   library().impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<K>(form)));
 }
 
-// Whether the op may multiply float32 matrices. A name too many costs a look at the precision switch, no more.
-bool may_contract(const std::string& name) {
-  for (const char* part : {"mm", "mv", "dot", "conv", "linear", "attention", "cdist", "lstm", "gru", "rnn"})
-    if (name.find(part) != std::string::npos) return true;
-  return false;
-}
-
 // Builds a form of the op `full` if its outputs and arguments can cross; empty text, or why not. `updates`: the declared op itself writes
 // arguments beside its results (running statistics); the core knows which, and they are no outputs here.
 std::string add_form(uint32_t op_id, const std::string& full, size_t n_outputs, bool updates, const OperatorHandle& op) {
@@ -130,7 +124,9 @@ std::string add_form(uint32_t op_id, const std::string& full, size_t n_outputs, 
   const uint32_t facts = tpu_op_facts(op_id);
   form->random = (facts & TPU_OP_RANDOM) != 0;
   form->late_shape = (facts & TPU_OP_LATE_SHAPE) != 0;
-  form->may_contract = may_contract(schema.name());
+  // a name too many costs a look at the precision switch, no more
+  for (const char* part : {"mm", "mv", "dot", "conv", "linear", "attention", "former", "cdist", "lstm", "gru", "rnn"})
+    form->may_contract |= name.find(part) != std::string::npos;
   for (const char* part : {"fill", "zero", "index_put"}) form->may_repeat |= name.find(part) != std::string::npos;
   form->is_out = any(schema, is_out);
   for (uint32_t k = 0; k < form->n_args; ++k) {
@@ -143,8 +139,8 @@ std::string add_form(uint32_t op_id, const std::string& full, size_t n_outputs, 
     form->written.push_back(static_cast<int32_t>(k));
   }
   for (const Argument& ret : schema.returns()) {
-    form->returns.push_back(written_argument(schema, ret));
-    if (form->returns.back() >= 0) continue;
+    form->returns.push_back(is_count(ret) ? kZero : written_argument(schema, ret));
+    if (form->returns.back() != kFresh) continue;
     form->returns_list = ret.type()->str() == "Tensor[]" && schema.returns().size() == 1;
     if (!form->returns_list && ret.type()->str() != "Tensor") return "it returns " + ret.type()->str();
     form->writes.push_back(-1);
@@ -197,7 +193,7 @@ void add_op(uint32_t op_id) {
     return;
   }
   const std::string& base = declared->name();
-  const size_t n_outputs = declared->returns().size();
+  const size_t n_outputs = std::ranges::count_if(declared->returns(), std::not_fn(is_count));
   bool updates = false, found = false;
   std::string why = "this torch has no such operator";
   const auto try_form = [&](const OperatorHandle& op) {

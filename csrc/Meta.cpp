@@ -133,7 +133,7 @@ int32_t define_by_meta(const Form& form, torch::jit::Stack* stack, const TpuArg*
   c10::SmallVector<TpuTensor, 8> outs;
   uint32_t next = 0;
   const auto fresh = [&]() -> const c10::IValue& {
-    while (form.returns[next] >= 0) ++next;
+    while (form.returns[next] != kFresh) ++next;
     return results[next++];
   };
   for (const int32_t argument : form.writes)

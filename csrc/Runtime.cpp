@@ -160,9 +160,10 @@ void sync_default_dtype() {
 
 void sync_matmul_precision() {
   static std::atomic<int> known{-1};
-  int now = 0;
+  const auto all = at::globalContext().float32Precision(at::Float32Backend::GENERIC, at::Float32Op::ALL);
+  int now = all == at::Float32Precision::TF32 ? 1 : all == at::Float32Precision::BF16 ? 2 : 0;
   try {
-    now = static_cast<int>(at::globalContext().float32MatmulPrecision());
+    if (all == at::Float32Precision::NONE) now = static_cast<int>(at::globalContext().float32MatmulPrecision());
   } catch (const c10::Error&) {
     return;  // old and new precision switches mixed: PyTorch cannot say, so the last clear answer holds
   }

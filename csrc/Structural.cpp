@@ -1,7 +1,8 @@
 // What every PrivateUse1 backend must bring itself: allocation, storage, views that PyTorch does not compose, copies.
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_efficientzerotensor_native.h>
-#include <ATen/ops/_native_batch_norm_legit.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/all.h>
 #include <ATen/ops/as_strided_native.h>
@@ -87,13 +88,11 @@ Tensor& set_storage(Tensor& self, c10::Storage source, int64_t offset, IntArrayR
 }
 
 Tensor& set_empty(Tensor& self) {
-  return set_storage(self, Tensor(at::detail::empty_generic({0}, allocator(), kKeys, self.scalar_type(), {})).storage(),
-                     0, {0}, {});
+  return at::native::set_tensor_(self, empty({0}, self.scalar_type(), {}, {}, {}, {}));
 }
 
 Tensor copy_from(const Tensor& self, const Tensor& target, bool non_blocking) {
-  Tensor to = target;
-  return copy_(to, self, non_blocking);
+  return copy_(const_cast<Tensor&>(target), self, non_blocking);
 }
 
 void record_stream(Tensor&, c10::Stream) {}  // one queue keeps order: memory is never reused too early
@@ -115,16 +114,18 @@ bool compatible(const Tensor& self, const Tensor& from) {
   return dense(self) && dense(from);
 }
 
-// native_batch_norm writes the running statistics though its schema does not say so; this overload's schema does.
-std::tuple<Tensor, Tensor, Tensor> native_batch_norm(const Tensor& input, const optional<Tensor>& weight,
-                                                     const optional<Tensor>& bias, const optional<Tensor>& mean,
-                                                     const optional<Tensor>& var, bool training, double momentum,
-                                                     double eps) {
-  if (mean.has_value() && mean->defined() && var.has_value() && var->defined()) {
-    Tensor running_mean = *mean, running_var = *var;
-    return at::_native_batch_norm_legit(input, weight, bias, running_mean, running_var, training, momentum, eps);
-  }
-  return at::_native_batch_norm_legit(input, weight, bias, training, momentum, eps);
+// Batches of heads go to the table's fused attention if the user lets them, but not float64: logsumexp is float32.
+int64_t choose_attention(const Tensor& q, const Tensor& k, const Tensor& v, const optional<Tensor>& mask, double,
+                         bool causal, optional<double>, bool grouped) {
+  const auto math = static_cast<int64_t>(at::SDPBackend::math);
+  if (q.is_nested() || q.dim() != 4 || k.dim() != 4 || v.dim() != 4 || q.numel() == 0 || k.numel() == 0) return math;
+  const int64_t heads = grouped ? q.size(1) / k.size(1) * k.size(1) : k.size(1);
+  const bool fits =
+      q.size(0) == k.size(0) && q.size(1) == heads && q.size(3) == k.size(3) && v.size(3) > 0 &&
+      k.sizes().slice(0, 3) == v.sizes().slice(0, 3) && q.is_floating_point() && q.scalar_type() != at::kDouble &&
+      !(mask && (causal || !at::is_expandable_to(mask->sizes(), {q.size(0), heads, q.size(2), k.size(2)})));
+  const bool fused = fits && at::globalContext().userEnabledOverrideableSDP();
+  return fused ? static_cast<int64_t>(at::SDPBackend::overrideable) : math;
 }
 }  // namespace
 
@@ -159,6 +160,6 @@ void register_structural() {
   m.impl("_nested_tensor_from_mask_left_aligned", TORCH_FN(never_nested));
   m.impl("equal", TORCH_FN(equal));
   m.impl("_has_compatible_shallow_copy_type", TORCH_FN(compatible));
-  m.impl("native_batch_norm", TORCH_FN(native_batch_norm));
+  at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&choose_attention);
 }
 }  // namespace tpu

@@ -18,6 +18,7 @@ DTYPES = {
     "i64": torch.int64, "u16": torch.uint16, "u32": torch.uint32, "u64": torch.uint64, "f16": torch.float16,
     "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64, "c64": torch.complex64,
     "c128": torch.complex128, "f8e5m2": torch.float8_e5m2, "f8e4m3fn": torch.float8_e4m3fn,
+    "f8e5m2fnuz": torch.float8_e5m2fnuz, "f8e4m3fnuz": torch.float8_e4m3fnuz, "f8e8m0": torch.float8_e8m0fnu,
 }  # fmt: skip
 TENSOR = re.compile(r"(\w+)\[([\d,]*)\](.*)$", re.S)
 AWKWARD = [float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, 2.5, -2.5, 3.0, -7.25, 1e-3,
@@ -105,7 +106,8 @@ def _value(token: str, seed: int):
         dims = [int(d) for d in m[2].split(",") if d]
         if m[3] == "h":
             return OnHost(tensor(m[1], dims, "", seed))
-        return tensor(m[1], dims, m[3], seed)
+        made = tensor(m[1], dims, m[3].rstrip("|"), seed)
+        return made.mT.contiguous().mT if m[3].endswith("|") else made
     if token in DTYPES:
         return DTYPES[token]
     if token in ("True", "False"):
@@ -298,6 +300,82 @@ def dirichlet_slope(x, alpha, total):
     return _as(x.dtype, torch.where((a > 0)[..., 0] & (b > 0)[..., 0], found, torch.nan))
 
 
+def attention_weights(q, k, bias, causal, scale):
+    """Weights of each (batch, head, query, key) and the logarithms of their sums, in float64."""
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    scores = q.double() @ k.double().mT * (scale or q.shape[-1] ** -0.5)
+    if bias is not None:
+        scores = scores + bias
+    if causal:
+        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
+    return scores, scores.logsumexp(-1)
+
+
+def attention(q, k, v, bias, drop, causal, debug, scale):
+    scores, log = attention_weights(q, k, bias, causal, scale)
+    y = scores.softmax(-1) @ v.double().repeat_interleave(q.shape[1] // v.shape[1], 1)
+    zero = torch.tensor(0)
+    return y.to(q.dtype), log.float(), None, None, zero, zero, None
+
+
+def attention_backward(grad, q, k, v, bias, mask, out, log, _1, _2, _3, _4, drop, causal, seed, offset, scale):
+    # by hand, since the `out` and `logsumexp` of an example are no forward's
+    scores, _ = attention_weights(q, k, bias, causal, scale)
+    weights = (scores - log.double().unsqueeze(-1)).exp()
+    rate, groups = scale or q.shape[-1] ** -0.5, q.shape[1] // k.shape[1]
+    wide_k, wide_v = (t.double().repeat_interleave(groups, 1) for t in (k, v))
+    ds = weights * (grad.double() @ wide_v.mT - (grad * out).double().sum(-1, keepdim=True))
+    own = [ds @ wide_k * rate, ds.mT @ q.double() * rate, weights.mT @ grad.double(), ds]
+    for i in (1, 2):
+        own[i] = own[i].unflatten(1, (-1, groups)).sum(2)
+    like = (q, k, v, bias)
+    return [g.sum_to_size(t.shape).to(t.dtype) if m else None for g, t, m in zip(own, like, mask)]
+
+
+def product(a, b, out_dtype):
+    return [(a.double() @ b.double()).to(out_dtype)]
+
+
+def product_added(c, a, b, out_dtype, beta=1, alpha=1):
+    return [(beta * c + alpha * (a.double() @ b.double())).to(out_dtype)]
+
+
+def grouped_mm(a, b, offs=None, bias=None, out_dtype=None):
+    """One product a group; what lies in no group is zero."""
+    dtype, (a, b) = out_dtype or a.dtype, (a.double(), b.double())
+    if offs is None:
+        return [(a @ b).to(dtype)]
+    rows, columns, inner = a.shape[-2], b.shape[-1], a.dim() == b.dim() == 2
+    y, start = torch.zeros(len(offs) if inner else 1, rows, columns, dtype=torch.float64), 0
+    for g, end in enumerate(offs.tolist()):
+        own = slice(start, max(start, end))
+        if inner:
+            y[g] = a[:, own] @ b[own]
+        elif a.dim() == 2:
+            y[0, own] += a[own] @ b[g]
+        else:
+            y[0, :, own] += a[g] @ b[:, own]
+        start = end
+    return [(y if inner else y[0]).to(dtype)]
+
+
+def scaled_grouped_mm(a, b, scale_a, scale_b, offs=None, bias=None, result=None, out_dtype=None, fast=False):
+    return grouped_mm(a.double() * scale_a.unsqueeze(-1), b.double() * scale_b.unsqueeze(-2), offs, None, out_dtype)
+
+
+def int4_pack(weight, tiles):
+    n, k = weight.shape[0], weight.shape[1] * 2
+    return [weight.contiguous().view(torch.int32).reshape(n // 8, k // (tiles * 16), 32, tiles // 2)]
+
+
+def int4_mm(x, packed, group, scales_and_zeros):
+    n = scales_and_zeros.shape[1]
+    bytes_ = packed.contiguous().view(torch.uint8).reshape(n, -1)
+    digits = torch.stack([bytes_ >> 4, bytes_ & 15], 2).reshape(n, -1, group).double() - 8
+    scales, zeros = scales_and_zeros.transpose(0, 1).unsqueeze(-1).double().unbind(2)
+    return [(x.double() @ (digits * scales + zeros).reshape(n, -1).T).to(x.dtype)]
+
+
 REFERENCES = {
     "aten::_standard_gamma_grad": gamma_slope,
     "aten::_dirichlet_grad": dirichlet_slope,
@@ -310,6 +388,16 @@ REFERENCES = {
     "aten::_embedding_bag": embedding_bag,
     "aten::_embedding_bag_forward_only": embedding_bag,
     "aten::_ctc_loss": ctc_loss,
+    "aten::mm.dtype": product,
+    "aten::bmm.dtype": product,
+    "aten::addmm.dtype": product_added,
+    "aten::baddbmm.dtype": product_added,
+    "aten::_grouped_mm": grouped_mm,
+    "aten::_scaled_grouped_mm": scaled_grouped_mm,
+    "aten::_convert_weight_to_int4pack": int4_pack,
+    "aten::_weight_int4pack_mm": int4_mm,
+    "aten::_scaled_dot_product_fused_attention_overrideable": attention,
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward": attention_backward,
     "aten::_thnn_fused_lstm_cell": lstm_cell,
     "aten::_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
     "aten::_thnn_fused_gru_cell": gru_cell,

@@ -198,7 +198,7 @@ class Harness:
 
     def call(self, op, inplace: bool, args: list, device: str):
         """Results as a flat list, and the arguments after the call."""
-        if device == "cpu" and (reference := self.examples.REFERENCES.get(op._schema.name)):
+        if device == "cpu" and (reference := self.examples.REFERENCES.get(op.name())):
             args = self.tree(lambda t: t.clone(), args)
             return list(reference(*args)), args
         torch, host = self.torch, self.examples.OnHost
@@ -221,7 +221,7 @@ class Harness:
         out = op(*positional, **keyword)
         flat: list = []
         for o in out if isinstance(out, (tuple, list)) else [out] if op._schema.returns else []:
-            flat.extend(o if isinstance(o, (tuple, list)) else [o])
+            flat.extend(o if isinstance(o, (tuple, list)) else [] if isinstance(o, int) else [o])
         return flat, args
 
     def wire(self, v):

@@ -61,7 +61,7 @@ def call(op, args: list, device: str) -> tuple[list, list]:
     """Results and, for what the op writes, the arguments afterwards."""
     args = [tree(lambda t: t.tensor.clone() if isinstance(t, OnHost) else t.clone().to(device), a) for a in args]
     schema = op._schema
-    reference = REFERENCES.get(schema.name) if device == "cpu" else None
+    reference = REFERENCES.get(op.name()) if device == "cpu" else None
     if reference is not None:
         return flat(reference(*args)), []
     for k, a in enumerate(schema.arguments):
@@ -75,7 +75,7 @@ def call(op, args: list, device: str) -> tuple[list, list]:
         keyword["device"] = device
     torch.manual_seed(0)
     out = op(*positional, **keyword)
-    return flat(out) if schema.returns else [], flat(args)
+    return [x for x in flat(out) if not isinstance(x, int)] if schema.returns else [], flat(args)
 
 
 def agree(name: str, random: bool, got, want) -> None:

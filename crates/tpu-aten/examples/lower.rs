@@ -195,7 +195,11 @@ fn answer(request: &Value) -> Result<Value, String> {
             args.push(Arg::Ints(rooms.clone()));
             (c.results)(&seen, &rooms)?.into_iter().map(Some).collect()
         }
-        _ => outs.map(|o| if o.is_null() { Ok(None) } else { ty(o).map(Some) }).collect::<Result<Vec<_>, String>>()?,
+        _ => {
+            let own = |k: usize, t: Type| e.def.retype.map_or(t.clone(), |f| f(&seen, k, t));
+            let out = |(k, o): (usize, &Value)| if o.is_null() { Ok(None) } else { ty(o).map(|t| Some(own(k, t))) };
+            outs.enumerate().map(out).collect::<Result<Vec<_>, String>>()?
+        }
     };
     let counting = counted.is_some() && outs.is_empty();
     let cx = Cx::new(&b, &e.schema, args, outs, Settings::default(), &p);

@@ -81,6 +81,10 @@ pub struct OpDef {
     pub late_shape: bool,
     /// Consumes generator state.
     pub random: bool,
+    /// Whether a call of a random op draws anything (all do, unless this says no).
+    pub draws: Option<fn(&Sig<'_>) -> bool>,
+    /// The type of result k where the CPU gives another than Meta, which is given.
+    pub retype: Option<fn(&Sig<'_>, usize, Type) -> Type>,
     /// Says no to signatures it can't lower.
     pub refuse: Option<fn(&Sig<'_>) -> Option<Refusal>>,
     /// Whether result k is absent although Meta gives one: an answer that was not asked for.
@@ -104,6 +108,8 @@ impl OpDef {
             counted: None,
             late_shape: false,
             random: false,
+            draws: None,
+            retype: None,
             refuse: None,
             absent: None,
             examples: &[],
@@ -152,6 +158,16 @@ impl OpDef {
     /// Consumes generator state.
     pub const fn random(mut self) -> OpDef {
         self.random = true;
+        self
+    }
+    /// Random only where this holds.
+    pub const fn draws(mut self, f: fn(&Sig<'_>) -> bool) -> OpDef {
+        self.draws = Some(f);
+        self
+    }
+    /// Results have the CPU's types rather than Meta's.
+    pub const fn retype(mut self, f: fn(&Sig<'_>, usize, Type) -> Type) -> OpDef {
+        self.retype = Some(f);
         self
     }
     /// Says no to some signatures.

@@ -53,7 +53,7 @@ pub struct Schema {
     pub name: &'static str,
     /// Arguments in order.
     pub args: Vec<SchemaArg>,
-    /// Number of results; `None` for a list (`Tensor[]`).
+    /// Number of results that are tensors; `None` for a list (`Tensor[]`).
     pub results: Option<usize>,
 }
 
@@ -67,7 +67,12 @@ impl Schema {
         let results = match &text[arrow + 4..] {
             "Tensor[]" => None,
             "()" => Some(0),
-            r => Some(split(r.trim_start_matches('(').trim_end_matches(')')).len()),
+            r => Some(
+                split(r.trim_start_matches('(').trim_end_matches(')'))
+                    .iter()
+                    .filter(|r| !r.starts_with("SymInt ") && !r.starts_with("int "))
+                    .count(),
+            ),
         };
         Some(Schema { text, name: &text[..open], args, results })
     }

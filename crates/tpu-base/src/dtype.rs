@@ -36,6 +36,8 @@ pub enum DType {
     F8E5M2FNUZ = 25,
     /// `torch.float8_e4m3fnuz`
     F8E4M3FNUZ = 26,
+    /// `torch.float8_e8m0fnu`: a power of two
+    F8E8M0FNU = 44,
     /// `torch.uint16`
     U16 = 27,
     /// `torch.uint32`
@@ -61,9 +63,9 @@ use DType::*;
 
 impl DType {
     /// Every dtype there is.
-    pub const ALL: [DType; 19] = [
-        U8, I8, I16, I32, I64, F16, F32, F64, C64, C128, Bool, BF16, F8E5M2, F8E4M3FN, F8E5M2FNUZ, F8E4M3FNUZ, U16,
-        U32, U64,
+    pub const ALL: [DType; 20] = [
+        U8, I8, I16, I32, I64, F16, F32, F64, C64, C128, Bool, BF16, F8E5M2, F8E4M3FN, F8E5M2FNUZ, F8E4M3FNUZ,
+        F8E8M0FNU, U16, U32, U64,
     ];
 
     /// The dtype of a `c10::ScalarType` code; `None` for those no device buffer can hold.
@@ -74,7 +76,7 @@ impl DType {
     /// Bytes of one element.
     pub const fn size(self) -> usize {
         match self {
-            U8 | I8 | Bool | F8E5M2 | F8E4M3FN | F8E5M2FNUZ | F8E4M3FNUZ => 1,
+            U8 | I8 | Bool | F8E5M2 | F8E4M3FN | F8E5M2FNUZ | F8E4M3FNUZ | F8E8M0FNU => 1,
             I16 | U16 | F16 | BF16 => 2,
             I32 | U32 | F32 => 4,
             I64 | U64 | F64 | C64 => 8,
@@ -101,6 +103,7 @@ impl DType {
             F8E4M3FN => "f8E4M3FN",
             F8E5M2FNUZ => "f8E5M2FNUZ",
             F8E4M3FNUZ => "f8E4M3FNUZ",
+            F8E8M0FNU => "f8E8M0FNU",
             U16 => "ui16",
             U32 => "ui32",
             U64 => "ui64",
@@ -126,6 +129,7 @@ impl DType {
             F8E4M3FN => "float8_e4m3fn",
             F8E5M2FNUZ => "float8_e5m2fnuz",
             F8E4M3FNUZ => "float8_e4m3fnuz",
+            F8E8M0FNU => "float8_e8m0fnu",
             U16 => "uint16",
             U32 => "uint32",
             U64 => "uint64",
@@ -140,6 +144,11 @@ impl DType {
             C64 | C128 => Category::Complex,
             _ => Category::Float,
         }
+    }
+
+    /// A float of eight bits.
+    pub const fn is_float8(self) -> bool {
+        matches!(self, F8E5M2 | F8E4M3FN | F8E5M2FNUZ | F8E4M3FNUZ | F8E8M0FNU)
     }
 
     /// Real floating point.
@@ -182,7 +191,7 @@ impl DType {
     /// The dtype PyTorch's kernels compute in (`at::opmath_type`): reduced-precision floats widen to float32.
     pub const fn opmath(self) -> DType {
         match self {
-            F16 | BF16 | F8E5M2 | F8E4M3FN | F8E5M2FNUZ | F8E4M3FNUZ => F32,
+            F16 | BF16 | F8E5M2 | F8E4M3FN | F8E5M2FNUZ | F8E4M3FNUZ | F8E8M0FNU => F32,
             d => d,
         }
     }
@@ -206,6 +215,7 @@ impl DType {
             F8E5M2 | F8E5M2FNUZ => 57344.0,
             F8E4M3FN => 448.0,
             F8E4M3FNUZ => 240.0,
+            F8E8M0FNU => 2f64.powi(127),
         }
     }
 

@@ -50,6 +50,7 @@ pub fn define<P>(
     let declared = form.writes.len() - form.entry.def.updates.len();
     let results = form.entry.schema.results.unwrap_or(metas.len());
     let mut metas = metas.iter();
+    let retype = form.entry.def.retype;
     for k in 0..results {
         let arg = if k < declared { form.writes[k] } else { None };
         // a result written into a list is one result an element
@@ -59,7 +60,10 @@ pub fn define<P>(
         };
         for elem in elems {
             let write = arg.map(|arg| Place { arg, elem });
-            let out = out_spec(&sig.args, metas.next().and_then(Option::as_ref), write);
+            let given = metas.next().and_then(Option::as_ref);
+            let own = retype.filter(|_| write.is_none()).zip(given);
+            let own = own.map(|(f, m)| with_sig(&sig.args, form, |seen| retyped(f, seen, k, m)));
+            let out = out_spec(&sig.args, own.as_ref().or(given), write);
             sig.outs.push(out);
         }
     }
@@ -73,7 +77,8 @@ pub fn define<P>(
         let out = out_spec(&sig.args, meta.as_ref(), write);
         sig.outs.push(out);
     }
-    if form.entry.def.random {
+    let draws = form.entry.def.draws.is_none_or(|f| with_sig(&sig.args, form, f));
+    if form.entry.def.random && draws {
         let numbers = |o: &OutSpec| o.sizes.iter().product::<i64>() * if o.dtype.is_complex() { 2 } else { 1 };
         let n: i64 = sig.outs.iter().map(numbers).max().unwrap_or(0);
         sig.rng_increment = (n as u64).div_ceil(4) * 4;
@@ -90,6 +95,12 @@ pub fn define<P>(
         sig.way = Way::Fallback(reason);
     }
     sig
+}
+
+/// What Meta gave, as the CPU has it.
+fn retyped(f: fn(&AtenSig<'_>, usize, Type) -> Type, seen: &AtenSig<'_>, k: usize, given: &MetaOut) -> MetaOut {
+    let ty = f(seen, k, Type::new(given.dtype, given.sizes.to_vec()));
+    if ty.dims[..] == given.sizes[..] { MetaOut { dtype: ty.dtype, ..given.clone() } } else { ty.into() }
 }
 
 /// The results' types by the definition's own rule, where PyTorch has no Meta kernel: dense tensors.

@@ -1,6 +1,7 @@
 //! Constants and iota.
 
 use crate::build::{Builder, V};
+use crate::float8::float8_bits;
 use crate::ir::{Attr, Type};
 use tpu_base::{DType, Scalar};
 
@@ -20,7 +21,7 @@ pub fn element_bytes(dtype: DType, s: Scalar) -> Vec<u8> {
         C128 => [re.to_le_bytes(), im.to_le_bytes()].concat(),
         BF16 => bf16_bits(re as f32).to_le_bytes().to_vec(),
         F16 => f16_bits(re).to_le_bytes().to_vec(),
-        F8E5M2 | F8E4M3FN | F8E5M2FNUZ | F8E4M3FNUZ => vec![],
+        F8E5M2 | F8E4M3FN | F8E5M2FNUZ | F8E4M3FNUZ | F8E8M0FNU => float8_bits(dtype, re as f32).into_iter().collect(),
     }
 }
 
@@ -66,13 +67,7 @@ impl Builder {
     pub fn scalar(&self, dtype: DType, value: impl Into<Lit>) -> V<'_> {
         let value = value.into().0;
         let ty = Type::scalar(dtype);
-        match dtype {
-            // through float32: the compiler does the rounding
-            DType::F8E5M2 | DType::F8E4M3FN | DType::F8E5M2FNUZ | DType::F8E4M3FNUZ => {
-                self.scalar(DType::F32, Lit(value)).convert(dtype)
-            }
-            _ => self.constant_bytes(ty, element_bytes(dtype, value)),
-        }
+        self.constant_bytes(ty, element_bytes(dtype, value))
     }
 
     /// `value` everywhere, shape `dims`.

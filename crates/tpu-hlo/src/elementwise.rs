@@ -329,6 +329,10 @@ impl<'b> V<'b> {
         if from.is_complex() && !dtype.is_complex() {
             return self.real().convert(dtype);
         }
+        if dtype.is_float8() {
+            let single = self.convert(DType::F32);
+            return single.to_float8(dtype);
+        }
         let from_float = from.is_float();
         // C's float → narrow int wraps through a wide one; XLA saturates. PyTorch's CPU goes through int64/int32 alike.
         if from_float && dtype.is_int() && dtype.size() < 4 {

@@ -9,6 +9,7 @@
 mod build;
 mod constant;
 mod elementwise;
+mod float8;
 mod index;
 mod ir;
 mod linalg;

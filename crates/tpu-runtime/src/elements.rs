@@ -22,6 +22,7 @@ pub(crate) fn element_type(d: DType) -> ElementType {
         DType::F8E4M3FN => ElementType::F8E4M3Fn,
         DType::F8E5M2FNUZ => ElementType::F8E5M2Fnuz,
         DType::F8E4M3FNUZ => ElementType::F8E4M3Fnuz,
+        DType::F8E8M0FNU => ElementType::F8E8M0Fnu,
         DType::U16 => ElementType::U16,
         DType::U32 => ElementType::U32,
         DType::U64 => ElementType::U64,

@@ -2,8 +2,9 @@
 //! a transposed convolution is the input gradient of a convolution, and each gradient of one is a form of the other.
 
 use super::conv_depthwise as depthwise;
+use super::conv_taps::by_taps;
 use crate::cx::Cx;
-use crate::def::{OpDef, Refusal, Sig, maybe, one};
+use crate::def::{OpDef, maybe, one};
 use tpu_base::DType;
 use tpu_hlo::{Conv, V, Window};
 
@@ -13,7 +14,6 @@ pub(crate) static DEFS: &[OpDef] = &[
          bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor",
         forward,
     )
-    .refuse(wide_integers)
     .eg(&[
         "f32[2,4,7,8] f32[6,4,3,3] f32[6] (1,1) (0,0) (1,1) False (0,0) 1",
         "f32[2,4,9,8] f32[6,2,3,2] - (2,1) (1,1) (2,2) False (0,0) 2",
@@ -27,7 +27,8 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f32[2,4,5] f32[4,3,3] f32[3] (3) (0) (1) True (2) 1",
         "f32[2,3,5,4] f32[3,2,3,2] - (2,1) (1,0) (1,2) True (1,0) 3",
         "f32[1,4,3,4,3] f32[4,2,2,2,2] - (2,2,2) (0,0,0) (1,1,1) True (0,1,0) 1",
-        "i64[1,2,5,5] i64[3,2,3,3] - (1,1) (0,0) (1,1) False (0,0) 1",
+        "i64[2,4,7,5]%9 i64[6,2,3,2]%9 i64[6]%9 (2,1) (1,0) (1,2) False (0,0) 2",
+        "i64[2,4,5]%9 i64[4,3,3]%9 - (3) (0) (1) True (2) 2",
         "f32[0,4,7,8] f32[6,4,3,3] f32[6] (1,1) (0,0) (1,1) False (0,0) 1",
     ]),
     one(
@@ -36,7 +37,6 @@ pub(crate) static DEFS: &[OpDef] = &[
          bool allow_tf32) -> Tensor",
         forward,
     )
-    .refuse(wide_integers)
     .eg(&["f32[2,4,7,8] f32[6,4,3,3] f32[6] (1,1) (0,0) (1,1) False (0,0) 1 False False False False"]),
     maybe(
         "convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] stride, \
@@ -84,10 +84,6 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f64[2,6,5,6] f64[2,4,7,8] f64[6,4,3,3] (6) (1,1) (0,0) (1,1) False (0,0) 1 (True,True,True)",
     ]),
 ];
-
-fn wide_integers(s: &Sig<'_>) -> Option<Refusal> {
-    (s.dtype("input") == Some(DType::I64)).then_some("TPUs have no 64-bit integer convolution")
-}
 
 fn forward<'b>(cx: &Cx<'b>) -> V<'b> {
     let g = Geometry::of(cx);
@@ -209,6 +205,9 @@ impl Geometry {
             // one input channel a group: both layouts hold O × taps
             let out = [&[w.numel() / w.dims()[2..].iter().product::<i64>(), 1], &w.dims()[2..]].concat();
             return depthwise::conv(x, w.reshape(&out), &window, x.dtype().opmath());
+        }
+        if x.dtype() == DType::I64 {
+            return by_taps(cx, x, if layout.is_some() { w.swap(0, 1) } else { w }, &window, groups);
         }
         let c = Conv { window, groups, batch_groups, reverse: false, layout, precision: cx.precision() };
         x.convolution(w, &c, x.dtype().opmath())

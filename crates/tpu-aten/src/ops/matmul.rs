@@ -1,9 +1,9 @@
 //! Products of matrices and vectors. Halves accumulate in float32; integers wrap like PyTorch's.
 
 use crate::cx::{Arg, Cx};
-use crate::def::{OpDef, one};
+use crate::def::{OpDef, SigArg, one};
 use tpu_base::{DType, Scalar};
-use tpu_hlo::{DotDims, V};
+use tpu_hlo::{DotDims, Type, V};
 
 pub(crate) static DEFS: &[OpDef] = &[
     one("mm(Tensor self, Tensor mat2) -> Tensor", |cx| matmul(cx, cx.t("self"), cx.t("mat2"))).eg(&[
@@ -17,6 +17,32 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f32[2,0] f32[0,4]",
         "f32[0,3] f32[3,4]",
     ]),
+    one("mm.dtype(Tensor self, Tensor mat2, ScalarType out_dtype) -> Tensor", |cx| {
+        matmul(cx, cx.t("self"), cx.t("mat2"))
+    })
+    .eg(&["bf16[2,3] bf16[3,4] f32"]),
+    one("bmm.dtype(Tensor self, Tensor mat2, ScalarType out_dtype) -> Tensor", |cx| {
+        matmul(cx, cx.t("self"), cx.t("mat2"))
+    })
+    .eg(&["f16[5,2,3] f16[5,3,4] f32"]),
+    one(
+        "addmm.dtype(Tensor self, Tensor mat1, Tensor mat2, ScalarType out_dtype, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+        |cx| added(cx, matmul(cx, cx.t("mat1"), cx.t("mat2"))),
+    )
+    .eg(&["f32[4] bf16[2,3] bf16[3,4] f32 beta=0.5 alpha=2"]),
+    one(
+        "baddbmm.dtype(Tensor self, Tensor batch1, Tensor batch2, ScalarType out_dtype, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
+        |cx| added(cx, matmul(cx, cx.t("batch1"), cx.t("batch2"))),
+    )
+    .shapes(|sig| match (sig.arg("batch1"), sig.arg("batch2"), sig.arg("out_dtype")) {
+        (SigArg::Tensor { dims: a, .. }, SigArg::Tensor { dims: b, .. }, SigArg::Int(code))
+            if a.len() == 3 && b.len() == 3 =>
+        {
+            Some(vec![Type::new(DType::from_code(*code as u8)?, [a[0], a[1], b[2]])])
+        }
+        _ => None,
+    })
+    .eg(&["f32[5,2,4] bf16[5,2,3] bf16[5,3,4] f32"]),
     one("bmm(Tensor self, Tensor mat2) -> Tensor", |cx| matmul(cx, cx.t("self"), cx.t("mat2"))).eg(&[
         "f32[5,2,3] f32[5,3,4]",
         "bf16[5,2,3] bf16[5,3,4]",
@@ -109,7 +135,7 @@ fn matmul<'b>(cx: &Cx<'b>, a: V<'b>, b: V<'b>) -> V<'b> {
 }
 
 /// Contraction without batch dimensions, in the accumulation dtype.
-fn dot<'b>(cx: &Cx<'b>, a: V<'b>, b: V<'b>, lhs: &[usize], rhs: &[usize]) -> V<'b> {
+pub(super) fn dot<'b>(cx: &Cx<'b>, a: V<'b>, b: V<'b>, lhs: &[usize], rhs: &[usize]) -> V<'b> {
     contract(cx, a, b, DotDims { lhs_contract: lhs.to_vec(), rhs_contract: rhs.to_vec(), ..DotDims::default() })
 }
 

@@ -2,6 +2,7 @@
 
 mod activation;
 mod activation_backward;
+mod attention;
 mod bessel;
 mod bessel_series;
 mod binary;
@@ -10,6 +11,7 @@ mod binary_math;
 mod compare;
 mod conv;
 mod conv_depthwise;
+mod conv_taps;
 mod create;
 mod ctc;
 mod distance;
@@ -34,6 +36,7 @@ mod loss;
 mod loss_multilabel;
 mod loss_nll;
 mod matmul;
+mod matmul_low;
 mod norm;
 mod norm_batch;
 mod norm_sync;
@@ -44,6 +47,7 @@ mod pool;
 mod pool_adaptive;
 mod pool_avg;
 mod pool_fractional;
+mod quantize;
 mod random;
 mod random_bits;
 mod random_counts;
@@ -84,8 +88,10 @@ pub(crate) static FAMILIES: &[&[OpDef]] = &[
     binary_bits::DEFS,
     activation_backward::DEFS,
     activation::DEFS,
+    attention::DEFS,
     conv::DEFS,
     matmul::DEFS,
+    matmul_low::DEFS,
     shape_scatter::DEFS,
     shape_pad::DEFS,
     shape::DEFS,
@@ -110,6 +116,7 @@ pub(crate) static FAMILIES: &[&[OpDef]] = &[
     pool_adaptive::DEFS,
     pool_avg::DEFS,
     pool_fractional::DEFS,
+    quantize::DEFS,
     upsample::DEFS,
     loss::DEFS,
     loss_multilabel::DEFS,

@@ -3,16 +3,18 @@
 use super::reduce::{count, kept, mean_over};
 use super::reduce_moments::deviations;
 use crate::cx::Cx;
-use crate::def::{OpDef, many, maybe};
+use crate::def::{OpDef, Sig, many, maybe};
 use tpu_base::DType;
-use tpu_hlo::V;
+use tpu_hlo::{Type, V};
 
 pub(crate) static DEFS: &[OpDef] = &[
     many(
         "native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)",
         layer_norm,
     )
+    .retype(statistics)
     .eg(&[
+        "bf16[2,3] (3) - - 1e-5",
         "f32[2,3,4] (4) f32[4] f32[4] 1e-5",
         "f32[2,3,4] (3,4) - - 1e-5",
         "bf16[2,30] (30) bf16[30] bf16[30] 1e-5",
@@ -34,7 +36,9 @@ pub(crate) static DEFS: &[OpDef] = &[
         "native_group_norm(Tensor input, Tensor? weight, Tensor? bias, SymInt N, SymInt C, SymInt HxW, int group, float eps) -> (Tensor, Tensor, Tensor)",
         group_norm,
     )
+    .retype(statistics)
     .eg(&[
+        "bf16[2,4,8] f32[4] f32[4] 2 4 8 2 1e-5",
         "f32[2,6,3,4] f32[6] f32[6] 2 6 12 3 1e-5",
         "f32[2,6] - - 2 6 1 2 1e-5",
         "bf16[2,4,8] bf16[4] bf16[4] 2 4 8 2 1e-5",
@@ -50,6 +54,13 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f64[2,4,3] f64[2,4,3] f64[2,1] f64[2,1]+ f64[4] 2 4 3 1 (False,True,True)",
     ]),
 ];
+
+/// The CPU keeps statistics in the dtype of the parameters, or of the input where there are none.
+pub(super) fn statistics(sig: &Sig<'_>, k: usize, given: Type) -> Type {
+    let own = ["weight", "bias", "running_mean"].iter().find_map(|name| sig.dtype(name));
+    let dtype = if matches!(k, 1 | 2) { own.or(sig.dtype("input")) } else { None };
+    Type::new(dtype.unwrap_or(given.dtype), given.dims)
+}
 
 /// (x − mean) · rstd with both statistics, over `dims`.
 pub(super) fn standardize<'b>(x: V<'b>, dims: &[usize], eps: f64) -> (V<'b>, V<'b>, V<'b>) {

@@ -1,12 +1,12 @@
 //! Batch normalization in its upstream spellings: one forward and one backward serve them all.
 
-use super::norm::standardize_backward;
+use super::norm::{standardize_backward, statistics};
 use super::reduce::{count, kept};
 use super::reduce_moments::deviations;
 use crate::cx::Cx;
-use crate::def::{OpDef, maybe};
+use crate::def::{OpDef, Sig, SigArg, maybe};
 use tpu_base::DType;
-use tpu_hlo::V;
+use tpu_hlo::{Type, V};
 
 const RUNNING: &[&str] = &["running_mean", "running_var"];
 
@@ -15,6 +15,7 @@ pub(crate) static DEFS: &[OpDef] = &[
         "native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
         |cx| forward(cx, cx.flag("training"), 3),
     )
+    .retype(saved)
     .operands(&["momentum"])
     .updates(RUNNING)
     .eg(&[
@@ -28,6 +29,7 @@ pub(crate) static DEFS: &[OpDef] = &[
         "_native_batch_norm_legit(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
         |cx| forward(cx, cx.flag("training"), 3),
     )
+    .retype(saved)
     .operands(&["momentum"])
     .updates(RUNNING)
     .eg(&[
@@ -38,11 +40,13 @@ pub(crate) static DEFS: &[OpDef] = &[
         "_native_batch_norm_legit.no_stats(Tensor input, Tensor? weight, Tensor? bias, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
         |cx| forward(cx, true, 3),
     )
+    .retype(saved)
     .eg(&["f32[4,3,5] f32[3] f32[3] True 0.1 1e-5"]),
     maybe(
         "_native_batch_norm_legit_functional(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor running_mean_out, Tensor running_var_out)",
         |cx| forward(cx, cx.flag("training"), 3),
     )
+    .retype(saved)
     .operands(&["momentum"])
     .eg(&[
         "f32[4,3,5] f32[3] f32[3] f32[3] f32[3]+ True 0.1 1e-5",
@@ -52,11 +56,13 @@ pub(crate) static DEFS: &[OpDef] = &[
         "_native_batch_norm_legit_no_training(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor)",
         |cx| forward(cx, false, 3).into_iter().take(3).collect(),
     )
+    .retype(saved)
     .eg(&["f32[4,3,5] f32[3] f32[3] f32[3] f32[3]+ 0.1 1e-5"]),
     maybe(
         "_batch_norm_with_update(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor)",
         |cx| forward(cx, true, 4),
     )
+    .retype(saved)
     .operands(&["momentum"])
     .updates(RUNNING)
     .eg(&["f32[4,3,5] f32[3] f32[3] f32[3] f32[3]+ 0.1 1e-5"]),
@@ -64,12 +70,14 @@ pub(crate) static DEFS: &[OpDef] = &[
         "_batch_norm_with_update_functional(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor running_mean_out, Tensor running_var_out)",
         |cx| forward(cx, true, 4),
     )
+    .retype(saved)
     .operands(&["momentum"])
     .eg(&["f32[4,3,5] f32[3] f32[3] f32[3] f32[3]+ 0.1 1e-5"]),
     maybe(
         "_batch_norm_no_update(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor)",
         |cx| forward(cx, cx.opt("running_mean").is_none(), 4).into_iter().take(4).collect(),
     )
+    .retype(saved)
     .eg(&["f32[4,3,5] f32[3] f32[3] f32[3] f32[3]+ 0.1 1e-5"]),
     maybe(
         "native_batch_norm_backward(Tensor grad_out, Tensor input, Tensor? weight, Tensor? running_mean, Tensor? running_var, Tensor? save_mean, Tensor? save_invstd, bool train, float eps, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
@@ -87,6 +95,17 @@ pub(crate) static DEFS: &[OpDef] = &[
     )
     .eg(&["f32[4,3,5] f32[4,3,5] f32[3] f32[3] f32[3]+ f32[3] f32[3]+ True 1e-5 (True,True,True) u8[0]"]),
 ];
+
+/// The CPU saves nothing in evaluation.
+fn saved(sig: &Sig<'_>, k: usize, given: Type) -> Type {
+    let name = sig.schema.name;
+    let training = match sig.arg("training") {
+        SigArg::Bool(training) => *training,
+        _ => !name.contains("no_training") && !name.contains("no_update"),
+    };
+    let ty = statistics(sig, k, given);
+    if training || !matches!(k, 1 | 2) { ty } else { Type::new(ty.dtype, [0]) }
+}
 
 /// A vector over channels, laid along dimension 1 of an operand of this rank.
 pub(super) fn column(v: V<'_>, rank: usize) -> V<'_> {

@@ -6,9 +6,9 @@ use super::matmul::contract;
 use super::norm::standardize;
 use super::softmax::softmax;
 use crate::cx::Cx;
-use crate::def::{OpDef, Refusal, Sig, SigArg, maybe, one};
+use crate::def::{OpDef, Refusal, Sig, SigArg, many, maybe, one};
 use tpu_base::DType;
-use tpu_hlo::{DotDims, V};
+use tpu_hlo::{DotDims, Type, V};
 
 pub(crate) static DEFS: &[OpDef] = &[
     maybe(
@@ -42,6 +42,21 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f32[2,5,4] 4 2 f32[12,4] f32[12] f32[4,4] f32[4] True True 1e-5 f32[4] f32[4] f32[4] f32[4] f32[7,4] f32[7] f32[4,7] f32[4]",
         "f32[2,5,4] 4 2 f32[12,4] f32[12] f32[4,4] f32[4] False True 1e-5 f32[4] f32[4] f32[4] f32[4] f32[7,4] f32[7] f32[4,7] f32[4] bool[5,5] 0",
     ]),
+    many("_transform_bias_rescale_qkv(Tensor qkv, Tensor qkv_bias, int num_heads) -> (Tensor, Tensor, Tensor)", |cx| {
+        let (x, heads) = (cx.t("qkv"), cx.int("num_heads"));
+        let d = x.dtype().opmath();
+        let (x, each) = (x.convert(d) + cx.t_as("qkv_bias", d), x.dim(2) / 3 / heads);
+        let x = x.reshape(&[x.dim(0), x.dim(1), 3, heads, each]).transpose(&[2, 0, 3, 1, 4]);
+        let part = |i: i64| x.slice_dim(0, i, i + 1).squeeze(&[0]);
+        vec![part(0) / (each as f64).sqrt(), part(1), part(2)]
+    })
+    .shapes(|sig| match (sig.arg("qkv"), sig.arg("num_heads")) {
+        (SigArg::Tensor { dtype, dims, .. }, &SigArg::Int(heads)) if dims.len() == 3 && heads > 0 => {
+            Some(vec![Type::new(*dtype, [dims[0], heads, dims[1], dims[2] / 3 / heads]); 3])
+        }
+        _ => None,
+    })
+    .eg(&["f32[2,5,12] f32[12] 2", "bf16[2,5,12] bf16[12] 2"]),
 ];
 
 /// What PyTorch itself says no to goes to the CPU, for its words.
