@@ -19,6 +19,7 @@ mod embedding;
 mod embedding_bag;
 mod fft;
 mod grid;
+mod histogram;
 mod igamma;
 mod index;
 mod index_mask;
@@ -138,6 +139,7 @@ pub(crate) static FAMILIES: &[&[OpDef]] = &[
     softmax::DEFS,
     sort::DEFS,
     sort_search::DEFS,
+    histogram::DEFS,
     sort_unique::DEFS,
     transformer::DEFS,
 ];

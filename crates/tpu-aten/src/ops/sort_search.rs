@@ -91,7 +91,7 @@ fn first_not<'b>(rows: V<'b>, values: V<'b>, f: impl Fn(V<'b>, V<'b>) -> V<'b>) 
 }
 
 /// PyTorch's order of search: a value that compares with nothing goes to the end.
-fn insert<'b>(rows: V<'b>, values: V<'b>, right: bool) -> V<'b> {
+pub(super) fn insert<'b>(rows: V<'b>, values: V<'b>, right: bool) -> V<'b> {
     first_not(rows, values, |x, v| if right { x.gt(v).not() } else { x.ge(v).not() })
 }
 

@@ -88,6 +88,7 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f32[2,3,4,5] (8,10) False",
         "f32[2,3,4,5] (3,7) True",
         "bf16[2,3,4,5] (8,10) False",
+        "u8[1,3,8,5]%255 (3,5) True",
         "f64[2,3,4,5] (7,9) False 1.8 1.9",
         "u8[1,3,4,5]%200 (8,10) False",
     ]),
@@ -103,7 +104,7 @@ pub(crate) static DEFS: &[OpDef] = &[
         |cx| forward(cx, Kernel::Cubic),
     )
     .refuse(integers)
-    .eg(&["f32[2,3,4,5] (8,10) False", "f32[2,3,4,5] (3,7) True", "f64[2,3,4,5] (9,9) False"]),
+    .eg(&["f32[2,3,4,5] (8,10) False", "u8[2,3,4,5]%255 (9,7) False", "u8[2,3,9,5]%255 (4,7) True", "f64[2,3,4,5] (9,9) False"]),
     one(
         "_upsample_bilinear2d_aa(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, \
          float? scales_w=None) -> Tensor",
@@ -117,7 +118,20 @@ pub(crate) static DEFS: &[OpDef] = &[
         |cx| forward(cx, Kernel::CubicAa),
     )
     .refuse(integers)
-    .eg(&["f32[2,3,8,9] (3,4) False", "f32[2,3,4,5] (7,9) False"]),
+    .eg(&["f32[2,3,8,9] (3,4) False", "u8[2,3,8,9]%255 (3,14) False", "f32[2,3,4,5] (7,9) False"]),
+    one(
+        "_upsample_lanczos2d_aa(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, \
+         float? scales_w=None) -> Tensor",
+        |cx| forward(cx, Kernel::LanczosAa),
+    )
+    .refuse(integers)
+    .eg(&["f32[2,3,8,9] (3,4) False", "u8[2,3,8,9]%255 (3,14) False", "f64[2,3,4,5] (7,9) True"]),
+    one(
+        "_upsample_lanczos2d_aa_backward(Tensor grad_output, SymInt[2] output_size, SymInt[4] input_size, \
+         bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor",
+        |cx| backward(cx, Kernel::LanczosAa),
+    )
+    .eg(&["f32[2,3,3,4] (3,4) (2,3,8,9) False"]),
     one(
         "upsample_linear1d_backward(Tensor grad_output, SymInt[1] output_size, SymInt[3] input_size, bool align_corners, \
          float? scales=None) -> Tensor",
@@ -156,9 +170,10 @@ pub(crate) static DEFS: &[OpDef] = &[
     .eg(&["f32[2,3,3,4] (3,4) (2,3,8,9) False"]),
 ];
 
-/// PyTorch interpolates bytes in fixed point of its own.
 fn integers(s: &Sig<'_>) -> Option<Refusal> {
-    s.dtype("self").is_some_and(|d| !d.is_float()).then_some("integers are interpolated in fixed point")
+    s.dtype("self")
+        .is_some_and(|d| !d.is_float() && d != DType::U8)
+        .then_some("of integers only bytes are interpolated")
 }
 
 /// The scale argument of spatial dimension `i` of `n`.
@@ -225,6 +240,7 @@ enum Kernel {
     Cubic,
     LinearAa,
     CubicAa,
+    LanczosAa,
 }
 
 /// Keys' cubic convolution at distance `x`.
@@ -235,6 +251,12 @@ fn keys(x: f64, a: f64) -> f64 {
         _ if x < 2.0 => ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a,
         _ => 0.0,
     }
+}
+
+/// Lanczos' window of three lobes.
+fn lanczos(x: f64) -> f64 {
+    let sinc = |x: f64| if x == 0.0 { 1.0 } else { (std::f64::consts::PI * x).sin() / (std::f64::consts::PI * x) };
+    if x.abs() < 3.0 { sinc(x) * sinc(x / 3.0) } else { 0.0 }
 }
 
 /// The matrix (out × n, row-major) that interpolates `n` elements to `out`.
@@ -267,15 +289,23 @@ fn matrix(kernel: Kernel, n: i64, out: i64, align: bool, scale: Option<f64>, dty
                     row[(low + k).clamp(0, n - 1) as usize] += keys(t - k as f64, -0.75);
                 }
             }
-            Kernel::LinearAa | Kernel::CubicAa => {
-                let reach = if kernel == Kernel::LinearAa { 1.0 } else { 2.0 };
+            Kernel::LinearAa | Kernel::CubicAa | Kernel::LanczosAa => {
+                let reach = match kernel {
+                    Kernel::LinearAa => 1.0,
+                    Kernel::CubicAa => 2.0,
+                    _ => 3.0,
+                };
                 let wide = ratio.max(1.0);
                 let middle = r(ratio * (o as f64 + 0.5));
                 let first = (r(middle - reach * wide + 0.5) as i64).max(0);
                 let end = (r(middle + reach * wide + 0.5) as i64).min(n);
                 let weight = |k: i64| {
                     let x = (k as f64 - middle + 0.5) / wide;
-                    if kernel == Kernel::LinearAa { (1.0 - x.abs()).max(0.0) } else { keys(x, -0.5) }
+                    match kernel {
+                        Kernel::LinearAa => (1.0 - x.abs()).max(0.0),
+                        Kernel::CubicAa => keys(x, -0.5),
+                        _ => lanczos(x),
+                    }
                 };
                 let total: f64 = (first..end).map(weight).sum();
                 for k in first..end {
@@ -293,8 +323,33 @@ fn contract<'b>(x: V<'b>, d: usize, m: V<'b>, with: usize) -> V<'b> {
     x.dot_general(m, &dims, x.dtype(), Precision::Highest).move_dim(x.rank() - 1, d)
 }
 
+/// Bytes, as PyTorch does them: one dimension after the other in fixed point, weights of as many bits as int16 holds, each
+/// result rounded to a byte.
+fn bytes<'b>(cx: &Cx<'b>, kernel: Kernel) -> V<'b> {
+    let (mut x, out) = (cx.t_as("self", DType::I32), cx.out(0).dims);
+    let n = x.rank() - 2;
+    for i in (0..n).rev() {
+        let (from, to) = (x.dim(i + 2), out[i + 2]);
+        if from == to {
+            continue;
+        }
+        let m = matrix(kernel, from, to, cx.flag("align_corners"), scale(cx, i, n), DType::F64);
+        let top = m.iter().copied().fold(0.0, f64::max);
+        let fits = |bits: &i32| top * 2f64.powi(bits + 1) + 0.5 < 2f64.powi(15);
+        let bits = (0..22).find(|b| !fits(b)).unwrap_or(22);
+        let weights: Vec<i64> = m.iter().map(|w| (w * 2f64.powi(bits)).round() as i64).collect();
+        let sum = contract(x, i + 2, cx.b.table(DType::I32, &[to, from], &weights), 1);
+        let rounded = (sum + ((1i64 << bits) >> 1)).shr(sum.lit(bits as i64));
+        x = rounded.clamp(sum.lit(0i64), sum.lit(255i64));
+    }
+    x
+}
+
 fn forward<'b>(cx: &Cx<'b>, kernel: Kernel) -> V<'b> {
     let out = cx.out(0);
+    if out.dtype == DType::U8 {
+        return bytes(cx, kernel);
+    }
     let mut x = cx.t_as("self", out.dtype.opmath());
     let n = x.rank() - 2;
     // the last dimension first, as PyTorch's separable kernels go
