@@ -78,8 +78,6 @@ impl<'b> Ctc<'b> {
         };
         let (input, target) = (column("input_lengths"), column("target_lengths"));
         let states = if cx.wants(1) { cx.out(1).dims[2] } else { cx.t("log_alpha").dim(2) };
-        let words = format!("Expected input_lengths to have value at most {time}");
-        cx.check(input.le(time).all(&[0, 1]), ErrorKind::User, words);
         // labels in rows, or one after the other
         let labels = cx.t("targets");
         let room = labels.numel();
@@ -135,6 +133,8 @@ impl<'b> Ctc<'b> {
     fn forward(&self, cx: &Cx<'b>) -> Vec<V<'b>> {
         let b = cx.b;
         let out = cx.out(1);
+        let words = format!("Expected input_lengths to have value at most {}", self.time);
+        cx.check(self.input.le(self.time).all(&[0, 1]), ErrorKind::User, words);
         let (none, exist) = (self.none(), self.exist());
         if self.batch * self.time == 0 {
             return vec![self.likelihood(none).neg(), b.full(self.dtype, &out.dims, f64::NEG_INFINITY)];

@@ -90,8 +90,10 @@ fn edges<'b>(cx: &Cx<'b>, x: V<'b>, bins: &[i64]) -> Vec<V<'b>> {
                 None if x.dim(0) == 0 => (cx.b.scalar(d, 0.0), cx.b.scalar(d, 1.0)),
                 None => (coordinate(k).min_over(&[0, 1]), coordinate(k).max_over(&[0, 1])),
             };
-            let fine = lo.is_finite() & hi.is_finite();
-            cx.check(fine, ErrorKind::User, "torch.histogramdd: range is not finite");
+            if range.is_none() && x.dim(0) > 0 {
+                let fine = lo.is_finite() & hi.is_finite();
+                cx.check(fine, ErrorKind::User, "torch.histogramdd: range is not finite");
+            }
             let flat = lo.eq(hi);
             let (lo, hi) = (flat.select(lo - 0.5, lo), flat.select(hi + 0.5, hi));
             // from both ends, as linspace goes

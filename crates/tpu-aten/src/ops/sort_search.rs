@@ -142,10 +142,12 @@ fn histc<'b>(cx: &Cx<'b>) -> V<'b> {
     let x = x.convert(x.dtype().opmath()).reshape(&[x.numel()]);
     let bins = cx.int("bins");
     let (lo, hi) = (cx.number("min").as_f64(), cx.number("max").as_f64());
-    let (lo, hi) =
-        if lo == hi && x.numel() > 0 { (x.min_over(&[0]), x.max_over(&[0])) } else { (x.lit(lo), x.lit(hi)) };
-    let finite = (lo.is_finite() & hi.is_finite()).reshape(&[]);
-    cx.check(finite, ErrorKind::User, "torch.histc: range is not finite");
+    let of_data = lo == hi && x.numel() > 0;
+    let (lo, hi) = if of_data { (x.min_over(&[0]), x.max_over(&[0])) } else { (x.lit(lo), x.lit(hi)) };
+    if of_data {
+        let finite = (lo.is_finite() & hi.is_finite()).reshape(&[]);
+        cx.check(finite, ErrorKind::User, "torch.histc: range is not finite");
+    }
     // a range of no width grows by one on each side
     let flat = lo.eq(hi);
     let (lo, hi) = (flat.select(lo - 1.0, lo), flat.select(hi + 1.0, hi));
