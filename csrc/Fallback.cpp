@@ -22,11 +22,9 @@ std::map<std::string, uint64_t> g_counts;
 
 void count_and_warn(const c10::OperatorHandle& op, const char* reason) {
   const std::string name = c10::toString(op.operator_name());
-  bool first = false;
-  {
-    std::lock_guard<std::mutex> lock(g_mutex);
-    first = g_counts[name]++ == 0;
-  }
+  std::unique_lock<std::mutex> lock(g_mutex);
+  const bool first = g_counts[name]++ == 0;
+  lock.unlock();
   if (first && fallback_mode() == FallbackMode::kWarn)
     TORCH_WARN(name, " runs on the CPU: ", reason, ". (Said once per op; torch.tpu.fallbacks() counts them, ",
                "TORCH_TPU_FALLBACK=error makes them errors, =silent hides this.)");

@@ -9,6 +9,7 @@
 #include <ATen/ops/eq.h>
 #include <ATen/ops/is_set_to_native.h>
 #include <ATen/ops/set_native.h>
+#include <ATen/ops/tensor_split_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
@@ -91,14 +92,10 @@ Tensor& set_empty(Tensor& self) {
   return at::native::set_tensor_(self, empty({0}, self.scalar_type(), {}, {}, {}, {}));
 }
 
-Tensor copy_from(const Tensor& self, const Tensor& target, bool non_blocking) {
-  return copy_(const_cast<Tensor&>(target), self, non_blocking);
+// A composite that wants its indices on the host.
+std::vector<Tensor> tensor_split(const Tensor& self, const Tensor& at_or_count, int64_t dim) {
+  return at::native::tensor_split(self, at_or_count.cpu(), dim);
 }
-
-void record_stream(Tensor&, c10::Stream) {}  // one queue keeps order: memory is never reused too early
-
-// Encoders ask this before they pack a padded batch into a nested tensor, which would leave the device.
-bool never_nested(const Tensor&, const Tensor&) { return false; }
 
 bool equal(const Tensor& self, const Tensor& other) {
   TORCH_CHECK(self.device() == other.device(), "Cannot compare two tensors on different devices. Got: ", self.device(),
@@ -154,10 +151,14 @@ void register_structural() {
   m.impl("view_as_real", TORCH_FN(at::native::view_as_real));
   m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
   m.impl("copy_", TORCH_FN(copy_));
-  m.impl("_copy_from", TORCH_FN(copy_from));
+  m.impl("_copy_from", [](const Tensor& from, const Tensor& to, bool later) { return to.copy_(from, later); });
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar));
-  m.impl("record_stream", TORCH_FN(record_stream));
-  m.impl("_nested_tensor_from_mask_left_aligned", TORCH_FN(never_nested));
+  m.impl("record_stream", [](Tensor&, c10::Stream) {});  // one queue keeps order: memory is never reused too early
+  // Encoders ask this before they pack a padded batch into a nested tensor, which would leave the device.
+  m.impl("_nested_tensor_from_mask_left_aligned", [](const Tensor&, const Tensor&) { return false; });
+  static torch::Library graded(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
+  for (torch::Library* library : {&m, &graded})
+    library->impl("tensor_split.tensor_indices_or_sections", TORCH_FN(tensor_split));
   m.impl("equal", TORCH_FN(equal));
   m.impl("_has_compatible_shallow_copy_type", TORCH_FN(compatible));
   at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&choose_attention);

@@ -324,9 +324,9 @@ class Harness:
         got = got[: len(got) - reply["checks"]]
         if not all(c.item() for c in checks):
             return "FAIL", "a check failed"
-        if reply["counting"]:
-            request = {**request, "counts": got[0].tolist(), "found": [self.wire(t) for t in got]}
-            return self.programs(self.lower(request), request, args + got, show)
+        if reply["found"]:
+            second = self.lower({**request, "counts": got[0].tolist(), "found": reply["found"]})
+            return self.programs(second, request, args + got, show)
         return "ok", got
 
     def differs(self, entry: dict, got, want) -> str | None:

@@ -286,6 +286,9 @@ def test_overlapping_windows_read_what_the_cpu_reads():
         lambda t: t.fill_(3),
         lambda t: t.zero_(),
         lambda t: t.masked_fill_(t == 1, 9),
+        lambda t: t.masked_fill_(torch.arange(10, device=t.device).view(2, 5) < 3, 9),
+        lambda t: t.index_fill_(0, torch.tensor([0], device=t.device), 9),
+        lambda t: t.index_put_((torch.tensor([0], device=t.device),), torch.tensor(9, device=t.device).to(t.dtype)),
     ],
 )
 def test_writes_through_expanded_views_do_what_the_cpu_does(write):

@@ -4,8 +4,8 @@
 //! Request: `{"op": name, "args": [in schema order], "outs": [{"t": dtype, "dims": […]} | null], "settings": …}`.
 //! Tensors are `{"t": "float32", "dims": […], "host": bool}`, other arguments plain JSON (`{"f": "nan"}` for what JSON
 //! can't say, `{"c": [re, im]}` for complex). Answer: `{"text", "params": [{"arg", "elem", "t", "rng"}], "checks"}`,
-//! `{"refused"}` or `{"error"}`. A counted call is asked about twice: with `"counting"` in the answer the program is the first
-//! of two, and the second comes for the same request with its results as `"counts": […]` and `"found": [types]`. Results of the program: present results, then updates, then checks.
+//! `{"refused"}` or `{"error"}`. With `"found": [types]` in the answer the program is the first of a counted call's two; the second
+//! comes for the same request with that and `"counts": […]` in it. Results of the program: present results, then updates, then checks.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use serde_json::{Value, json};
@@ -204,11 +204,13 @@ fn answer(request: &Value) -> Result<Value, String> {
     let counting = counted.is_some() && outs.is_empty();
     let cx = Cx::new(&b, &e.schema, args, outs, Settings::default(), &p);
     let (values, checks) = lower(&def, &cx);
+    let wire = |v: &V| json!({"t": v.dtype().name(), "dims": v.dims()});
+    let found: Option<Vec<Value>> = counting.then(|| values.iter().flatten().map(wire).collect());
     let results: Vec<V> = values.into_iter().flatten().chain(checks.iter().map(|c| c.ok)).collect();
     let list = p.list.borrow().clone();
     let aliases = vec![None; list.len()];
     let module = b.finish("m", &results, aliases).map_err(|e| e.to_string())?;
-    Ok(json!({"text": module.to_string(), "params": list, "checks": checks.len(), "counting": counting}))
+    Ok(json!({"text": module.to_string(), "params": list, "checks": checks.len(), "found": found}))
 }
 
 fn list() -> Value {

@@ -197,6 +197,10 @@ fn lowerable(sig: &Sig) -> Result<(), String> {
             return Err("the result can't be cast to what it is written into".to_owned());
         }
     }
+    let shared = |o: &OutSpec| matches!(o.target, Target::Write(w) if w.spec(&sig.args).is_some_and(|t| !t.view.shared().is_empty()));
+    if sig.outs.iter().any(shared) && with_sig(&sig.args, &sig.form, |s| s.flag("accumulate")) {
+        return Err("elements that share a place can't accumulate".to_owned());
+    }
     lower_node_alone(sig).map_err(|e| format!("its lowering fails: {e}"))
 }
 

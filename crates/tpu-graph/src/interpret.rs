@@ -61,6 +61,21 @@ fn places<'b>(b: &'b Builder, reach: i64, sizes: &[i64], strides: &[i64], offset
     flat
 }
 
+/// `value` as it reads back from a view in which elements share a place along `dims`: of each group the last that differs from
+/// what was there `before`, for an op may write only some of them.
+pub(crate) fn settled<'b>(value: V<'b>, before: V<'b>, dims: &[usize]) -> V<'b> {
+    let (b, shape) = (value.builder(), value.dims());
+    let changed = value.ne(before) & (value.ne(value) & before.ne(before)).not();
+    let settle = |(value, changed): (V<'b>, V<'b>), &d: &usize| {
+        let at = b.iota(DType::I32, &shape, d);
+        let last = changed.select(at, at.full_like(-1i64)).max_over(&[d]).unsqueeze(d).broadcast_to(&shape);
+        let one = at.eq(last).select(value, value.zeros_like()).sum(&[d]).unsqueeze(d).broadcast_to(&shape);
+        let any = last.ge(0i64);
+        (any.select(one, value), any)
+    };
+    dims.iter().fold((value, changed), settle).0
+}
+
 /// The base after `value` was written by `path`; `old` gives the base before and is asked only if needed.
 pub(crate) fn write<'b>(path: &WritePath, value: V<'b>, old: impl FnOnce() -> V<'b>) -> V<'b> {
     let update = steps(value, &path.value_steps);

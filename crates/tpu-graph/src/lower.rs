@@ -223,6 +223,8 @@ impl<'b, 'n> Lowering<'b, 'n> {
                 }
                 (Target::Write(w), Some(v)) => match w.spec(&sig.args) {
                     Some(t) => {
+                        let shared = t.view.shared();
+                        let v = if shared.is_empty() { v } else { interpret::settled(v, self.read(node, t), &shared) };
                         let v = if t.conj { v.conj() } else { v };
                         let v = if t.neg { v.neg() } else { v };
                         // two results into one storage: the later goes on from the earlier

@@ -16,11 +16,7 @@ pub(crate) static DEFS: &[OpDef] = &[
     )
     .counted(Counted {
         applies: |_| true,
-        count: |cx| {
-            let x = flat(cx.t("self"));
-            let (values, order) = sorted(x, 0, false);
-            runs(cx, begins(values), Some(order.convert(DType::I32)), cx.flag("return_inverse"))
-        },
+        count: distinct,
         room,
         results: |s, n| results(s, n, s.flag("return_inverse"), s.flag("return_counts")),
     })
@@ -34,6 +30,15 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f32[] True True True",
         "f32[0,3] True True True",
     ]),
+    many("_unique(Tensor self, bool sorted=True, bool return_inverse=False) -> (Tensor, Tensor)", |cx| cut(cx, None)[..2].to_vec())
+        .counted(Counted {
+            applies: |_| true,
+            count: distinct,
+            room,
+            results: |s, n| Ok(results(s, n, s.flag("return_inverse"), false)?[..2].to_vec()),
+        })
+        .refuse(complex)
+        .eg(&["i64[9]%4", "f32[2,3] True True"]),
     many(
         "unique_consecutive(Tensor self, bool return_inverse=False, bool return_counts=False, int? dim=None) -> (Tensor, Tensor, Tensor)",
         |cx| cut(cx, cx.opt_int("dim")),
@@ -139,6 +144,12 @@ fn results(s: &Sig<'_>, n: &[i64], inverse: bool, counts: bool) -> Result<Vec<Ty
         Type::new(DType::I64, if inverse { places } else { vec![0] }),
         Type::new(DType::I64, [if counts { n[0] } else { 0 }]),
     ])
+}
+
+/// The first program of `_unique2`.
+fn distinct<'b>(cx: &Cx<'b>) -> Vec<V<'b>> {
+    let (values, order) = sorted(flat(cx.t("self")), 0, false);
+    runs(cx, begins(values), Some(order.convert(DType::I32)), cx.flag("return_inverse"))
 }
 
 fn flat<'b>(x: V<'b>) -> V<'b> {

@@ -94,6 +94,11 @@ impl View {
         self.is_empty() || self.sizes.iter().zip(&self.strides).rev().all(&mut dense)
     }
 
+    /// Dimensions whose elements share a place.
+    pub fn shared(&self) -> Vec<usize> {
+        (0..self.sizes.len()).filter(|&i| self.sizes[i] > 1 && self.strides[i] == 0).collect()
+    }
+
     /// Checks the view against a storage of `nbytes` bytes. Everything derived afterwards may use
     /// plain arithmetic: what passes stays far from the ends of `i64`.
     ///
