@@ -92,8 +92,8 @@ struct OutKernel final : c10::OperatorKernel {
     call_form(*functional, stack);
     for (size_t k = 0; k < outs.size(); ++k) {
       const at::Tensor &to = outs[k].toTensor(), &from = (*stack)[stack->size() - outs.size() + k].toTensor();
-      TORCH_CHECK(to.scalar_type() == from.scalar_type(), op.schema().name(), ": Expected out tensor to have scalar type ",
-                  from.scalar_type(), " but got ", to.scalar_type());
+      TORCH_CHECK(to.scalar_type() == from.scalar_type(), op.schema().name(),
+                  ": Expected out tensor to have scalar type ", from.scalar_type(), " but got ", to.scalar_type());
       at::native::resize_output(to, from.sizes());
       to.copy_(from);
     }
@@ -112,9 +112,10 @@ void implement(const std::string& name, const Form* form) {
   library().impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<K>(form)));
 }
 
-// Builds a form of the op `full` if its outputs and arguments can cross; empty text, or why not. `updates`: the declared op itself writes
-// arguments beside its results (running statistics); the core knows which, and they are no outputs here.
-std::string add_form(uint32_t op_id, const std::string& full, size_t n_outputs, bool updates, const OperatorHandle& op) {
+// Builds a form of the op `full` if its arguments and outputs can cross; empty text, or why not. `updates`: the op that
+// was declared writes arguments beside its results (running statistics); the core knows which, no outputs here.
+std::string add_form(uint32_t op_id, const std::string& full, size_t n_outputs, bool updates,
+                     const OperatorHandle& op) {
   const FunctionSchema& schema = op.schema();
   const std::string name = c10::toString(op.operator_name());
   if (g_forms.count(name) != 0) return {};
