@@ -210,9 +210,12 @@ void add_op(uint32_t op_id) {
     if (!updates) try_form(*functional);
   }
   std::vector<std::string> names{base, base + "_"};
-  static const std::string suffix = "_functional";
-  if (base.size() > suffix.size() && base.compare(base.size() - suffix.size(), suffix.size(), suffix) == 0)
-    names.push_back(base.substr(0, base.size() - suffix.size()) + "_");
+  // names of writing forms: __iadd__ of __add__, add_ of add_functional, add and add_ of _add
+  if (base.ends_with("_functional")) names.push_back(base.substr(0, base.size() - 11) + "_");
+  if (const std::string rest = base.substr(std::min<size_t>(base.size(), 7)); base.starts_with("aten::__"))
+    names.push_back("aten::__i" + rest.substr(1));
+  else if (base.starts_with("aten::_"))
+    names.insert(names.end(), {"aten::" + rest, "aten::" + rest + "_"});
   for (const std::string& name : names) {
     const auto group = overloads().find(name);
     if (group == overloads().end()) continue;

@@ -30,6 +30,7 @@ c10::ScalarType check_options(optional<c10::ScalarType> dtype, optional<c10::Lay
                               optional<bool> pinned) {
   TORCH_CHECK(layout.value_or(c10::Layout::Strided) == c10::Layout::Strided, "tpu tensors are strided, not ", *layout,
               ".");
+  TORCH_CHECK_TYPE(dtype != c10::ScalarType::ComplexHalf, "tpu tensors can't be complex32: XLA has no such type.");
   TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
   if (on.has_value()) check_index(on->index());
   return dtype.value_or(c10::typeMetaToScalarType(at::get_default_dtype()));

@@ -288,8 +288,10 @@ fn out_spec(args: &[ArgSpec], meta: Option<&MetaOut>, write: Option<Place>) -> O
         },
         Some(_) => absent(Base::new(DType::F32, [].as_slice())),
         None => {
-            let numel: i64 = m.sizes.iter().product();
-            let nbytes = numel * m.dtype.size() as i64;
+            // a result with gaps in memory (select_scatter keeps the strides of what it copies) has them in its storage
+            let last: i64 = m.sizes.iter().zip(&m.strides).map(|(n, s)| (n - 1) * s).sum();
+            let count = if m.sizes.contains(&0) { 0 } else { last + 1 };
+            let nbytes = count * m.dtype.size() as i64;
             let base = base_for(m.dtype, &m.sizes, &m.strides, 0, nbytes);
             OutSpec {
                 dtype: m.dtype,

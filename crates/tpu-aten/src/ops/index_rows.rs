@@ -4,7 +4,7 @@ use super::index::positions;
 use crate::cx::{Arg, Cx};
 use crate::def::{OpDef, Refusal, Sig, SigArg, one};
 use tpu_base::{DType, ErrorKind, Scalar};
-use tpu_hlo::{GatherDims, ScatterDims, V};
+use tpu_hlo::{GatherDims, ScatterDims, V, broadcast_dims};
 
 pub(crate) static DEFS: &[OpDef] = &[
     one("index_select(Tensor self, int dim, Tensor index) -> Tensor", |cx| {
@@ -125,7 +125,7 @@ pub(crate) static DEFS: &[OpDef] = &[
     one("_unsafe_masked_index(Tensor self, Tensor mask, Tensor?[] indices, Scalar fill) -> Tensor", |cx| {
         masked_index(cx)
     })
-    .eg(&["f32[4,5] bool[3] [i64[3]%4 i64[3]%5] 7", "f32[4,5] bool[3,5] [i64[3,5]%4 i64[3,5]%5] 0"]),
+    .eg(&["f32[4,5] bool[3] [i64[3]%4 i64[3]%5] 7", "f32[4,5] bool[3,5] [i64[3,1]%4 i64[5]%5] 0"]),
 ];
 
 /// Meta lets it pass; the CPU has the words.
@@ -249,10 +249,12 @@ fn masked_index<'b>(cx: &Cx<'b>) -> V<'b> {
         .enumerate()
         .map(|(d, i)| {
             let (at, _) = positions(i, x.dim(d), true);
-            at.unsqueeze(at.rank())
+            at
         })
         .collect();
-    let r = parts[0].rank() - 1;
+    let batch = parts.iter().try_fold(vec![], |b, p| broadcast_dims(&b, &p.dims())).unwrap_or_default();
+    let r = batch.len();
+    let parts: Vec<V<'b>> = parts.iter().map(|p| p.broadcast_to(&batch).unsqueeze(r)).collect();
     let dims: Vec<usize> = (0..parts.len()).collect();
     let sizes: Vec<i64> = x.dims().iter().enumerate().map(|(d, &n)| if d < parts.len() { 1 } else { n }).collect();
     let map = GatherDims {
