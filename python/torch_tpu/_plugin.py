@@ -150,6 +150,22 @@ def memory_limit() -> int | None:
     return parse_bytes(text, "TORCH_TPU_MEMORY_LIMIT") or None if text.strip() else None
 
 
+def bounds() -> dict[str, int]:
+    """What fused eager holds back at most: ops and bytes of a segment, plans that wait for the device."""
+    found = {}
+    for key, name in (
+        ("segment_ops", "TORCH_TPU_SEGMENT_OPS"),
+        ("segment_bytes", "TORCH_TPU_SEGMENT_BYTES"),
+        ("queue", "TORCH_TPU_QUEUE"),
+    ):
+        if text := os.environ.get(name, "").strip():
+            number = parse_bytes(text, name)
+            if number < 1:
+                raise ValueError(f"{name}={text!r} must be at least 1")
+            found[key] = number
+    return found
+
+
 def config_json() -> str:
     """What the core's start takes. Called once, by the extension, when the first tensor needs a device."""
     import torch
@@ -165,6 +181,7 @@ def config_json() -> str:
             "cache_bytes": cap,
             "torch": torch.__version__,
             "memory_limit": memory_limit(),
+            **bounds(),
             # One process drives one device.
             "options": {"cpu_device_count": 1} if plugin.kind == "cpu" else {},
         }

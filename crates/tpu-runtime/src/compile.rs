@@ -4,7 +4,7 @@ use crate::disk::DiskCache;
 use crate::fault::Fault;
 use crate::plan::Plan;
 use crate::progress::Progress;
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, select, unbounded};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -18,7 +18,10 @@ struct Task {
 
 /// Compiles in the background, as many programs at once as there are cores.
 pub(crate) struct Compiler {
-    queue: Sender<Task>,
+    /// What the executor waits for.
+    urgent: Sender<Task>,
+    /// What it can do without for a while.
+    later: Sender<Task>,
     shared: Arc<Shared>,
 }
 
@@ -32,12 +35,14 @@ struct Shared {
     compiled: AtomicU64,
     nanos: AtomicU64,
     busy: AtomicUsize,
+    /// Programs submitted and not done.
+    open: AtomicUsize,
     stop: AtomicBool,
 }
 
 impl Compiler {
     pub(crate) fn start(client: Client, disk: Option<DiskCache>, progress: Arc<Progress>) -> std::io::Result<Compiler> {
-        let (queue, tasks) = unbounded::<Task>();
+        let ((urgent, first), (later, second)) = (unbounded::<Task>(), unbounded::<Task>());
         // measured: docs/decisions/compile-options.md
         let options = CompileOptions::for_platform(client.platform_name());
         let shared = Arc::new(Shared {
@@ -49,19 +54,37 @@ impl Compiler {
             compiled: AtomicU64::new(0),
             nanos: AtomicU64::new(0),
             busy: AtomicUsize::new(0),
+            open: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
         });
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(8);
         for i in 0..threads {
-            let (shared, tasks) = (shared.clone(), tasks.clone());
-            std::thread::Builder::new().name(format!("tpu-compile-{i}")).spawn(move || shared.work(&tasks))?;
+            let (shared, first, second) = (shared.clone(), first.clone(), second.clone());
+            std::thread::Builder::new().name(format!("tpu-compile-{i}")).spawn(move || shared.work(&first, &second))?;
         }
-        Ok(Compiler { queue, shared })
+        Ok(Compiler { urgent, later, shared })
     }
 
     /// Has `text` compiled into `plan`.
     pub(crate) fn submit(&self, plan: Arc<Plan>, text: String) {
-        drop(self.queue.send(Task { plan, text }));
+        self.shared.open.fetch_add(1, Ordering::SeqCst);
+        drop(self.urgent.send(Task { plan, text }));
+    }
+
+    /// The same, after all that is urgent.
+    pub(crate) fn submit_later(&self, plan: Arc<Plan>, text: String) {
+        self.shared.open.fetch_add(1, Ordering::SeqCst);
+        drop(self.later.send(Task { plan, text }));
+    }
+
+    /// Whether nothing is being compiled or waits for it.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.shared.open.load(Ordering::SeqCst) == 0
+    }
+
+    /// Whether the disk cache holds the program (it may still turn out bad).
+    pub(crate) fn on_disk(&self, text: &str) -> bool {
+        self.disk().is_some_and(|d| d.holds(&d.key(text, &self.shared.encoded)))
     }
 
     /// Programs compiled by this process (disk hits not counted).
@@ -89,8 +112,16 @@ impl Compiler {
 }
 
 impl Shared {
-    fn work(&self, tasks: &Receiver<Task>) {
-        for task in tasks {
+    fn work(&self, urgent: &Receiver<Task>, later: &Receiver<Task>) {
+        let next = || {
+            urgent.try_recv().ok().or_else(|| {
+                select! {
+                    recv(urgent) -> task => task.ok(),
+                    recv(later) -> task => task.ok(),
+                }
+            })
+        };
+        while let Some(task) = next() {
             self.busy.fetch_add(1, Ordering::SeqCst);
             let result = if self.stop.load(Ordering::SeqCst) {
                 Err(Fault::new(ErrorKind::Device, "the device was shut down"))
@@ -99,6 +130,7 @@ impl Shared {
             };
             task.plan.set(result);
             self.busy.fetch_sub(1, Ordering::SeqCst);
+            self.open.fetch_sub(1, Ordering::SeqCst);
             self.progress.notify();
         }
     }

@@ -22,7 +22,29 @@ pub struct Config {
     /// The running torch's version: its shape rules are remembered.
     #[serde(default)]
     pub torch: String,
+    /// Most ops of a fused segment.
+    #[serde(default = "segment_ops")]
+    pub segment_ops: usize,
+    /// Most bytes that the results in a fused segment take.
+    #[serde(default = "segment_bytes")]
+    pub segment_bytes: u64,
+    /// Most plans that wait for the device.
+    #[serde(default = "queue")]
+    pub queue: usize,
     /// Client create options.
     #[serde(default)]
     pub options: serde_json::Map<String, serde_json::Value>,
+}
+
+fn segment_ops() -> usize {
+    64
+}
+
+fn segment_bytes() -> u64 {
+    1 << 30
+}
+
+/// Enough to keep the device busy while Python thinks, few enough to bound what they pin.
+fn queue() -> usize {
+    2048
 }

@@ -3,11 +3,12 @@
 use crate::compile::Compiler;
 use crate::config::Config;
 use crate::disk::DiskCache;
-use crate::executor::{Executor, Job, Run};
+use crate::executor::{Executor, Job};
 use crate::fault::Fault;
 use crate::mark::Mark;
 use crate::memory::{Memory, MemoryStats};
-use crate::plan::{Plan, PlanTable};
+use crate::plan::PlanTable;
+use crate::policy::held;
 use crate::progress::Progress;
 use crate::signatures::Signatures;
 use crate::slot::Slot;
@@ -15,15 +16,13 @@ use crate::{Storage, Value};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 use tpu_aten::Settings;
 use tpu_base::ErrorKind;
 use tpu_graph::{
-    CallArg, Form, MetaOut, Param, Segment, Sig, Sizes, Target, TensorArg, Way, define, define_count, invalid, lower,
-    promised, see,
+    CallArg, Form, MetaOut, Segment, Sig, Sizes, Target, TensorArg, Way, define, define_count, invalid, promised, see,
 };
 use tpu_pjrt::{Client, Plugin};
 
@@ -31,9 +30,6 @@ use tpu_pjrt::{Client, Plugin};
 const PLANS: usize = 16_384;
 /// Signatures kept; beyond, all are learnt anew.
 const SIGNATURES: usize = 131_072;
-/// Nodes a held or fused segment may have before it is cut (compile time grows with it).
-const HELD_NODES: usize = 8;
-const FUSED_NODES: usize = 64;
 
 /// When segments are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,14 +62,10 @@ pub struct Called {
     pub storages: SmallVec<[Option<Storage>; 2]>,
 }
 
-struct Recorder {
+pub(crate) struct Recorder {
     sigs: FxHashMap<u128, Arc<Sig>>,
-    segment: Segment<Slot>,
-    plans: PlanTable,
-}
-
-thread_local! {
-    static HOLDS: Cell<u32> = const { Cell::new(0) };
+    pub(crate) segment: Segment<Slot>,
+    pub(crate) plans: PlanTable,
 }
 
 /// A started device.
@@ -84,8 +76,8 @@ pub struct Device {
     pub(crate) compiler: Compiler,
     pub(crate) memory: Arc<Memory>,
     pub(crate) progress: Arc<Progress>,
-    executor: Executor,
-    recorder: Mutex<Recorder>,
+    pub(crate) executor: Executor,
+    pub(crate) recorder: Mutex<Recorder>,
     settings: RwLock<Settings>,
     signatures: Signatures,
     /// Jobs known to have run, and all they started.
@@ -132,7 +124,8 @@ impl Device {
         let signatures = Signatures::open(place.map(|dir| dir.as_path()), &config.torch);
         let threads = |e: std::io::Error| Fault::new(ErrorKind::Device, format!("cannot start a thread: {e}"));
         let compiler = Compiler::start(client.clone(), disk, progress.clone()).map_err(threads)?;
-        let executor = Executor::start(client.clone(), device.clone(), progress.clone()).map_err(threads)?;
+        let executor =
+            Executor::start(client.clone(), device.clone(), progress.clone(), config.queue.max(1)).map_err(threads)?;
         Ok(Device {
             client,
             device,
@@ -239,16 +232,9 @@ impl Device {
             });
         }
         let mode = self.mode();
-        let limit = match mode {
-            Mode::Fused => FUSED_NODES,
-            _ if HOLDS.get() > 0 => HELD_NODES,
-            _ => 1,
-        };
-        if r.segment.len() >= limit {
-            self.cut(&mut r);
-        }
+        self.settle(&mut r, mode);
         drop(r);
-        if mode == Mode::Debug && HOLDS.get() == 0 {
+        if mode == Mode::Debug && !held() {
             self.wait_called(&sig, &storages, args)?;
         }
         Ok(Outcome::Called(Called { sig: shown, storages }))
@@ -286,89 +272,24 @@ impl Device {
         r.sigs.insert(id, sig);
     }
 
-    /// Ends the open segment and queues its plan.
-    fn cut(&self, r: &mut Recorder) {
-        if r.segment.is_empty() {
-            return;
-        }
-        let cut = r.segment.cut();
-        if cut.live.is_empty() {
-            return;
-        }
-        let plan = match r.plans.get(cut.key) {
-            Some(p) if !p.failed() => p,
-            _ => match lower(&cut) {
-                Ok(program) => {
-                    let plan = Arc::new(Plan::new(&program, &cut));
-                    r.plans.insert(cut.key, plan.clone());
-                    let text = program.module.to_string();
-                    crate::info::dump(&plan.op, cut.key, &text);
-                    self.compiler.submit(plan.clone(), text);
-                    plan
-                }
-                Err(e) => {
-                    let site = cut.nodes.first().map_or("", |n| &n.sig.site);
-                    let op = cut.nodes.first().map_or("", |n| &n.sig.form.name);
-                    let f = Arc::new(Fault::new(ErrorKind::Bug, e.to_string()).at(op, site));
-                    for &(n, k) in &cut.live {
-                        if let Some(v) = &cut.nodes[n as usize].outs[k as usize] {
-                            v.payload.fill(Err(f.clone()));
-                        }
-                    }
-                    return;
-                }
-            },
-        };
-        let hosts = plan
-            .params
-            .iter()
-            .filter_map(|p| match p {
-                Param::Host { node, slot, .. } | Param::Rng { node, slot } => {
-                    Some(cut.nodes[*node as usize].hosts[*slot as usize])
-                }
-                Param::Input(_) => None,
-            })
-            .collect();
-        let outs = cut.live.iter().filter_map(|&(n, k)| cut.nodes[n as usize].outs[k as usize].clone()).collect();
-        self.executor.send(Job::Run(Run { plan, inputs: cut.inputs, hosts, outs }));
-    }
-
-    /// Cuts what is recorded.
-    pub(crate) fn flush(&self) {
-        self.cut(&mut self.recorder.lock());
-    }
-
-    /// From here on this thread's calls stay in one segment…
-    pub fn hold(&self) {
-        HOLDS.set(HOLDS.get() + 1);
-    }
-
-    /// …until here.
-    pub fn release(&self) {
-        HOLDS.set(HOLDS.get().saturating_sub(1));
-        if HOLDS.get() == 0 && self.mode() != Mode::Fused {
-            self.flush();
-        }
-    }
-
     /// Waits until everything recorded has run; whether it did in time.
     pub fn synchronize(&self, timeout: Option<Duration>) -> bool {
-        {
+        // compiling in the background counts too: after a synchronize the next round runs as all later ones
+        let compiled = || self.compiler.is_idle();
+        let idle = {
             let r = self.recorder.lock();
-            if r.segment.is_empty() && self.executor.sent() == self.idle_at.load(Ordering::Relaxed) {
-                return true;
-            }
-        }
+            r.segment.is_empty() && self.executor.sent() == self.idle_at.load(Ordering::Relaxed)
+        };
         // a query still has to reach the executor
-        let timeout = timeout.map(|t| t.max(Duration::from_micros(500)));
-        self.wait_mark(&self.mark(), timeout)
+        let ran = idle || self.wait_mark(&self.mark(), timeout.map(|t| t.max(Duration::from_micros(500))));
+        ran && (timeout.is_some() || self.progress.wait(None, compiled))
     }
 
     /// A point after everything recorded so far.
     pub fn mark(&self) -> Arc<Mark> {
         let mark = Arc::new(Mark::default());
         let mut r = self.recorder.lock();
-        self.cut(&mut r);
+        self.cut_all(&mut r);
         mark.number(self.executor.send(Job::Mark(mark.clone())));
         mark
     }

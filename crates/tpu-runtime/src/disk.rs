@@ -53,6 +53,11 @@ impl DiskCache {
         self.dir.join(&hex[..2]).join(&hex[2..])
     }
 
+    /// Whether there is such an entry, good or bad.
+    pub(crate) fn holds(&self, key: &Key) -> bool {
+        self.path(key).exists()
+    }
+
     /// The entry, if it is there and whole. Touches it, so that it is evicted late.
     pub(crate) fn get(&self, key: &Key) -> Option<Vec<u8>> {
         let path = self.path(key);

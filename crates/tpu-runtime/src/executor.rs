@@ -16,8 +16,6 @@ use tpu_base::{DType, Scalar};
 use tpu_graph::{HostValue, Param};
 use tpu_pjrt::{Buffer, Client, Device, Event};
 
-/// Plans that may wait at once. Enough to keep the device busy while Python thinks, few enough to bound what they pin.
-const QUEUE: usize = 2048;
 /// Numbers kept on the device between plans.
 const NUMBERS: usize = 4096;
 
@@ -53,8 +51,14 @@ struct Worker {
 }
 
 impl Executor {
-    pub(crate) fn start(client: Client, device: Device, progress: Arc<Progress>) -> std::io::Result<Executor> {
-        let (queue, jobs) = bounded(QUEUE);
+    /// At most `queue` plans wait at once.
+    pub(crate) fn start(
+        client: Client,
+        device: Device,
+        progress: Arc<Progress>,
+        queue: usize,
+    ) -> std::io::Result<Executor> {
+        let (queue, jobs) = bounded(queue);
         let stop = Arc::new(AtomicBool::new(false));
         let mut w = Worker {
             client,

@@ -16,6 +16,7 @@ mod info;
 mod mark;
 mod memory;
 mod plan;
+mod policy;
 mod progress;
 mod signatures;
 mod slot;

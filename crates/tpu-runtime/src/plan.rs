@@ -1,7 +1,8 @@
 //! Plans and the bounded table that keeps them.
 
 use crate::fault::Fault;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 use std::sync::{Arc, OnceLock};
 use tpu_base::ErrorKind;
 use tpu_graph::{Cut, Param, Program};
@@ -13,6 +14,8 @@ pub(crate) struct Plan {
     pub(crate) params: Vec<Param>,
     /// Which result may take over each parameter's buffer.
     pub(crate) aliases: Vec<Option<usize>>,
+    /// (node, result) of each result.
+    pub(crate) live: Vec<(u32, u32)>,
     /// What each check says.
     pub(crate) checks: Vec<(ErrorKind, String)>,
     /// Ops, for messages.
@@ -32,6 +35,7 @@ impl Plan {
         Plan {
             params: program.params.clone(),
             aliases: program.module.main.aliases.clone(),
+            live: cut.live.clone(),
             checks: program.checks.clone(),
             op,
             site,
@@ -48,15 +52,34 @@ impl Plan {
         self.state.wait()
     }
 
+    /// Whether all of `live` (sorted) are among its results.
+    fn gives(&self, live: &[(u32, u32)]) -> bool {
+        let mut mine = self.live.iter();
+        live.iter().all(|l| mine.any(|m| m == l))
+    }
+
+    /// Whether it is compiled.
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self.state.get(), Some(Ok(_)))
+    }
+
     /// Whether compiling has failed.
     pub(crate) fn failed(&self) -> bool {
         matches!(self.state.get(), Some(Err(_)))
     }
 }
 
+/// Plans of the same work: they differ in which results they give.
+struct Variants {
+    plans: SmallVec<[Arc<Plan>; 1]>,
+    used: u64,
+}
+
 /// Plans in memory, least recently used first out.
 pub(crate) struct PlanTable {
-    map: FxHashMap<u128, (Arc<Plan>, u64)>,
+    map: FxHashMap<u128, Variants>,
+    /// Signatures that had a plan of their own.
+    singles: FxHashSet<u128>,
     clock: u64,
     capacity: usize,
     pub(crate) hits: u64,
@@ -65,29 +88,56 @@ pub(crate) struct PlanTable {
 
 impl PlanTable {
     pub(crate) fn new(capacity: usize) -> PlanTable {
-        PlanTable { map: FxHashMap::default(), clock: 0, capacity, hits: 0, evictions: 0 }
+        let (map, singles) = (FxHashMap::default(), FxHashSet::default());
+        PlanTable { map, singles, clock: 0, capacity, hits: 0, evictions: 0 }
     }
 
-    pub(crate) fn get(&mut self, key: u128) -> Option<Arc<Plan>> {
+    /// A plan that computes `key` and gives at least the results `live` (in order): of several the one that gives least,
+    /// those that are compiled before the others. What else it gives is dropped: whether a value is still held at a cut may
+    /// be a matter of microseconds (autograd's threads let go of theirs late), and must not cost a program each time.
+    pub(crate) fn get(&mut self, key: u128, live: &[(u32, u32)]) -> Option<Arc<Plan>> {
         self.clock += 1;
-        let (plan, used) = self.map.get_mut(&key)?;
-        *used = self.clock;
+        let variants = self.map.get_mut(&key)?;
+        let serves = variants.plans.iter().filter(|p| !p.failed() && p.gives(live));
+        let plan = serves.min_by_key(|p| (!p.is_ready(), p.live.len()))?.clone();
+        variants.used = self.clock;
         self.hits += 1;
-        Some(plan.clone())
+        Some(plan)
+    }
+
+    /// Whether compiling this work has failed.
+    pub(crate) fn has_failed(&self, key: u128) -> bool {
+        self.map.get(&key).is_some_and(|v| v.plans.iter().any(|p| p.failed()))
     }
 
     /// Adds a plan; over capacity, the quarter unused for longest goes.
     pub(crate) fn insert(&mut self, key: u128, plan: Arc<Plan>) {
         if self.map.len() >= self.capacity {
-            let mut ages: Vec<u64> = self.map.values().map(|(_, used)| *used).collect();
+            let mut ages: Vec<u64> = self.map.values().map(|v| v.used).collect();
             ages.sort_unstable();
             let limit = ages[ages.len() / 4];
             let before = self.map.len();
-            self.map.retain(|_, (_, used)| *used > limit);
+            self.map.retain(|_, v| v.used > limit);
             self.evictions += (before - self.map.len()) as u64;
         }
         self.clock += 1;
-        self.map.insert(key, (plan, self.clock));
+        let used = self.clock;
+        let variants = self.map.entry(key).or_insert_with(|| Variants { plans: SmallVec::new(), used });
+        variants.plans.retain(|p| !p.failed());
+        variants.plans.push(plan);
+    }
+
+    /// Remembers that this signature has run on its own.
+    pub(crate) fn note_single(&mut self, sig: u128) {
+        if self.singles.len() >= 8 * self.capacity {
+            self.singles.clear();
+        }
+        self.singles.insert(sig);
+    }
+
+    /// Whether this signature has run on its own.
+    pub(crate) fn has_single(&self, sig: u128) -> bool {
+        self.singles.contains(&sig)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -96,5 +146,6 @@ impl PlanTable {
 
     pub(crate) fn clear(&mut self) {
         self.map.clear();
+        self.singles.clear();
     }
 }

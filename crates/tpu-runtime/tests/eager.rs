@@ -29,6 +29,9 @@ fn device(cache: Option<PathBuf>, limit: Option<u64>) -> Device {
         cache_bytes: 1 << 30,
         memory_limit: limit,
         torch: "test".into(),
+        segment_ops: 64,
+        segment_bytes: 1 << 30,
+        queue: 64,
         options: Default::default(),
     };
     Device::start(config).unwrap()
