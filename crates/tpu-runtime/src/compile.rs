@@ -151,6 +151,7 @@ impl Shared {
             let f = Fault::from(e);
             Fault { message: format!("the program did not compile: {}", f.message), ..f }
         })?;
+        task.plan.note_compiled(begin.elapsed());
         self.nanos.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
         self.compiled.fetch_add(1, Ordering::Relaxed);
         if let Some((disk, key)) = &key

@@ -4,6 +4,7 @@ use crate::compile::Compiler;
 use crate::config::Config;
 use crate::disk::DiskCache;
 use crate::executor::{Executor, Job};
+use crate::explain::{Explain, Why};
 use crate::fault::Fault;
 use crate::mark::Mark;
 use crate::memory::{Memory, MemoryStats};
@@ -80,6 +81,7 @@ pub struct Device {
     pub(crate) recorder: Mutex<Recorder>,
     settings: RwLock<Settings>,
     signatures: Signatures,
+    pub(crate) explain: Explain,
     /// Jobs known to have run, and all they started.
     idle_at: AtomicU64,
     mode: AtomicU8,
@@ -124,8 +126,10 @@ impl Device {
         let signatures = Signatures::open(place.map(|dir| dir.as_path()), &config.torch);
         let threads = |e: std::io::Error| Fault::new(ErrorKind::Device, format!("cannot start a thread: {e}"));
         let compiler = Compiler::start(client.clone(), disk, progress.clone()).map_err(threads)?;
+        let explain = Explain::default();
         let executor =
-            Executor::start(client.clone(), device.clone(), progress.clone(), config.queue.max(1)).map_err(threads)?;
+            Executor::start(client.clone(), device.clone(), progress.clone(), explain.switch(), config.queue.max(1))
+                .map_err(threads)?;
         Ok(Device {
             client,
             device,
@@ -141,6 +145,7 @@ impl Device {
             }),
             settings: RwLock::new(Settings::default()),
             signatures,
+            explain,
             idle_at: AtomicU64::new(0),
             mode: AtomicU8::new(Mode::Strict as u8),
         })
@@ -188,14 +193,21 @@ impl Device {
         let settings = *self.settings.read();
         let mut r = self.recorder.lock();
         let seen = see(form, settings, args);
+        // who asks for an explanation wants Python lines: asking Meta tells them
+        let explain = self.explain.is_on();
         let sig = match r.sigs.get(&seen.id) {
-            Some(sig) => sig.clone(),
+            Some(sig) if !(explain && sig.site.is_empty() && sizes.is_none()) => sig.clone(),
+            Some(_) => return Ok(Outcome::NeedMeta),
             None => {
                 let new = |metas: &[Option<MetaOut>]| define(seen.id, form, settings, args, metas, "");
                 let sig = match sizes {
                     Some(sizes) => Some(new(&sizes.made)),
                     None => define_count(seen.id, form, settings, args).or_else(|| {
-                        self.signatures.known(seen.id).or_else(|| promised(form, args)).map(|metas| new(&metas))
+                        self.signatures
+                            .known(seen.id)
+                            .filter(|_| !explain)
+                            .or_else(|| promised(form, args))
+                            .map(|metas| new(&metas))
                     }),
                 };
                 let Some(sig) = sig.map(Arc::new) else { return Ok(Outcome::NeedMeta) };
@@ -263,6 +275,8 @@ impl Device {
     pub fn define(&self, form: &Arc<Form>, args: &[CallArg<'_, Slot>], metas: &[Option<MetaOut>], site: &str) {
         let settings = *self.settings.read();
         let id = see(form, settings, args).id;
+        // autograd's threads run no Python; asking again would not help
+        let site = if site.is_empty() && self.explain.is_on() { "outside Python" } else { site };
         let sig = Arc::new(define(id, form, settings, args, metas, site));
         self.signatures.learn(id, metas);
         let mut r = self.recorder.lock();
@@ -289,7 +303,7 @@ impl Device {
     pub fn mark(&self) -> Arc<Mark> {
         let mark = Arc::new(Mark::default());
         let mut r = self.recorder.lock();
-        self.cut_all(&mut r);
+        self.cut_all(&mut r, Why::Wait);
         mark.number(self.executor.send(Job::Mark(mark.clone())));
         mark
     }
@@ -324,7 +338,7 @@ impl Device {
 
     /// Changes the mode; what is recorded is cut first.
     pub fn set_mode(&self, mode: Mode) {
-        self.flush();
+        self.flush(Why::Mode);
         self.mode.store(mode as u8, Ordering::Relaxed);
     }
 

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 use tpu_base::{DType, Scalar};
 use tpu_graph::{HostValue, Param};
 use tpu_pjrt::{Buffer, Client, Device, Event};
@@ -43,6 +44,8 @@ struct Worker {
     client: Client,
     device: Device,
     progress: Arc<Progress>,
+    /// Time each plan.
+    explain: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     numbers: FxHashMap<(DType, u8, u64, u64), Buffer>,
     /// Results not known to be computed yet, oldest first.
@@ -56,6 +59,7 @@ impl Executor {
         client: Client,
         device: Device,
         progress: Arc<Progress>,
+        explain: Arc<AtomicBool>,
         queue: usize,
     ) -> std::io::Result<Executor> {
         let (queue, jobs) = bounded(queue);
@@ -64,6 +68,7 @@ impl Executor {
             client,
             device,
             progress,
+            explain,
             stop: stop.clone(),
             numbers: FxHashMap::default(),
             running: VecDeque::new(),
@@ -88,6 +93,18 @@ impl Executor {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
     }
+}
+
+/// Bytes of the operands that results took over.
+fn donated(run: &Run, keep: &[i64]) -> u64 {
+    let taken = run
+        .plan
+        .params
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| run.plan.aliases[*i].is_some() && !keep.contains(&(*i as i64)));
+    let bytes = |p: &Param| if let Param::Input(n) = p { run.inputs[*n as usize].base.nbytes() as u64 } else { 0 };
+    taken.map(|(_, p)| bytes(p)).sum()
 }
 
 impl Worker {
@@ -169,8 +186,14 @@ impl Worker {
             }
         }
         self.outputs.clear();
+        let begin = self.explain.load(Ordering::Relaxed).then(Instant::now);
         exe.execute(operands.iter().copied(), &keep, &mut self.outputs).map_err(fail)?;
         drop(operands);
+        if let Some(begin) = begin {
+            let events = self.outputs.iter().filter_map(|b| b.ready_event().ok());
+            events.for_each(|e| drop(e.wait())); // an error belongs to the values
+            plan.note_run(begin.elapsed(), donated(run, &keep));
+        }
         if let Some(last) = self.outputs.last()
             && let Ok(e) = last.ready_event()
         {

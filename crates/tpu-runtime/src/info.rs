@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::device::Device;
+use crate::explain::Why;
 use serde_json::{Map, Value as Json, json};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
@@ -68,11 +69,22 @@ pub(crate) fn dump(op: &str, key: u128, text: &str) {
 }
 
 impl Device {
-    /// JSON about `topic`: `device` or `cache`; `null` for others.
+    /// JSON about `topic`: `device`, `cache`, or `explain` (with `explain:start` and `explain:stop`); `null` for others.
     pub fn info(&self, topic: &str) -> String {
         match topic {
             "device" => self.device_info(),
             "cache" => self.cache_info(),
+            "explain:start" => {
+                self.flush(Why::Mode);
+                self.explain.start();
+                Json::Null
+            }
+            "explain:stop" => {
+                self.synchronize(None);
+                self.explain.stop();
+                Json::Null
+            }
+            "explain" => self.explain.report(),
             _ => Json::Null,
         }
         .to_string()

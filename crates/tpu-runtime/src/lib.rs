@@ -11,6 +11,7 @@ mod device;
 mod disk;
 mod elements;
 mod executor;
+mod explain;
 mod fault;
 mod info;
 mod mark;

@@ -3,7 +3,9 @@
 use crate::fault::Fault;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tpu_base::ErrorKind;
 use tpu_graph::{Cut, Param, Program};
 use tpu_pjrt::LoadedExecutable;
@@ -22,7 +24,26 @@ pub(crate) struct Plan {
     pub(crate) op: String,
     /// Python line first seen.
     pub(crate) site: String,
+    /// Bytes of its array operands.
+    pub(crate) bytes_in: u64,
+    /// Bytes of its results.
+    pub(crate) bytes_out: u64,
     state: OnceLock<Result<LoadedExecutable, Arc<Fault>>>,
+    /// Nanoseconds it took to compile; 0: it came from the disk.
+    compiled: AtomicU64,
+    /// Runs that were timed, their nanoseconds, bytes they took over.
+    runs: [AtomicU64; 3],
+}
+
+/// What a plan cost so far.
+pub(crate) struct Cost {
+    pub(crate) compile_ms: f64,
+    pub(crate) from_disk: bool,
+    pub(crate) runs: u64,
+    /// Of one run.
+    pub(crate) run_ms: f64,
+    /// Bytes of operands that the last run's results took over.
+    pub(crate) donated: u64,
 }
 
 impl Plan {
@@ -39,12 +60,43 @@ impl Plan {
             checks: program.checks.clone(),
             op,
             site,
+            bytes_in: program.params.iter().map(|p| bytes(cut, p)).sum(),
+            bytes_out: cut.results().map(|v| v.base.nbytes() as u64).sum(),
             state: OnceLock::new(),
+            compiled: AtomicU64::new(0),
+            runs: Default::default(),
         }
     }
 
     pub(crate) fn set(&self, result: Result<LoadedExecutable, Fault>) {
         drop(self.state.set(result.map_err(|f| Arc::new(f.at(&self.op, &self.site)))));
+    }
+
+    pub(crate) fn note_compiled(&self, time: Duration) {
+        self.compiled.store(time.as_nanos() as u64, Relaxed);
+    }
+
+    pub(crate) fn note_run(&self, time: Duration, donated: u64) {
+        self.runs[0].fetch_add(1, Relaxed);
+        self.runs[1].fetch_add(time.as_nanos() as u64, Relaxed);
+        self.runs[2].store(donated, Relaxed);
+    }
+
+    pub(crate) fn cost(&self) -> Cost {
+        let [runs, nanos, donated] = self.runs.each_ref().map(|n| n.load(Relaxed));
+        let compiled = self.compiled.load(Relaxed);
+        Cost {
+            compile_ms: compiled as f64 / 1e6,
+            from_disk: compiled == 0 && self.is_ready(),
+            runs,
+            run_ms: nanos as f64 / 1e6 / runs.max(1) as f64,
+            donated,
+        }
+    }
+
+    /// What the compiler said, if it refused.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.state.get()?.as_ref().err().map(|f| f.message.as_str())
     }
 
     /// The executable; waits for the compiler.
@@ -67,6 +119,10 @@ impl Plan {
     pub(crate) fn failed(&self) -> bool {
         matches!(self.state.get(), Some(Err(_)))
     }
+}
+
+fn bytes<P>(cut: &Cut<P>, p: &Param) -> u64 {
+    if let Param::Input(i) = p { cut.inputs[*i as usize].base.nbytes() as u64 } else { 0 }
 }
 
 /// Plans of the same work: they differ in which results they give.
@@ -103,6 +159,11 @@ impl PlanTable {
         variants.used = self.clock;
         self.hits += 1;
         Some(plan)
+    }
+
+    /// The latest plan of this work, whatever it gives.
+    pub(crate) fn any(&self, key: u128) -> Option<Arc<Plan>> {
+        self.map.get(&key)?.plans.last().cloned()
     }
 
     /// Whether compiling this work has failed.

@@ -6,6 +6,7 @@
 
 use crate::device::{Device, Mode, Recorder};
 use crate::executor::{Job, Run};
+use crate::explain::{How, Why};
 use crate::fault::Fault;
 use crate::plan::Plan;
 use crate::{Slot, info};
@@ -36,7 +37,7 @@ impl Device {
     pub fn release(&self) {
         HOLDS.set(HOLDS.get().saturating_sub(1));
         if !held() && self.mode() != Mode::Fused {
-            self.flush();
+            self.flush(Why::Held);
         }
     }
 
@@ -44,99 +45,115 @@ impl Device {
     pub(crate) fn settle(&self, r: &mut Recorder, mode: Mode) {
         let n = r.segment.len();
         match mode {
-            Mode::Fused if n < self.config.segment_ops && r.segment.bytes() < self.config.segment_bytes => {}
-            Mode::Fused => self.cut(r, r.segment.boundary()),
-            _ if held() && n < HELD_NODES => {}
-            _ => self.cut(r, n),
+            Mode::Fused if n >= self.config.segment_ops => self.cut(r, r.segment.boundary(), Why::Ops),
+            Mode::Fused if r.segment.bytes() >= self.config.segment_bytes => {
+                self.cut(r, r.segment.boundary(), Why::Bytes)
+            }
+            Mode::Fused => {}
+            _ if !held() => self.cut(r, n, Why::Op),
+            _ if n >= HELD_NODES => self.cut(r, n, Why::Held),
+            _ => {}
         }
     }
 
     /// Ends the open segment.
-    pub(crate) fn flush(&self) {
+    pub(crate) fn flush(&self, why: Why) {
         let mut r = self.recorder.lock();
-        self.cut_all(&mut r);
+        self.cut_all(&mut r, why);
     }
 
-    pub(crate) fn cut_all(&self, r: &mut Recorder) {
+    pub(crate) fn cut_all(&self, r: &mut Recorder, why: Why) {
         while !r.segment.is_empty() {
             // a read may come while more is recorded than one segment holds
             let n = r.segment.len();
-            self.cut(r, n.min(self.config.segment_ops));
+            self.cut(r, n.min(self.config.segment_ops), why);
         }
     }
 
     /// Queues the first `count` nodes of the open segment.
-    fn cut(&self, r: &mut Recorder, count: usize) {
+    fn cut(&self, r: &mut Recorder, count: usize, why: Why) {
         let cut = r.segment.cut(count);
         if cut.live.is_empty() {
             return;
         }
-        if cut.nodes.len() == 1 || self.mode() != Mode::Fused {
-            return self.run(r, cut);
+        let whole = cut.nodes.len() == 1 || self.mode() != Mode::Fused;
+        let plan = if whole { Some(self.plan(r, &cut)) } else { self.fused_plan(r, &cut) };
+        if self.explain.is_on() {
+            let plan = plan.as_ref().and_then(|p| p.as_ref().ok()).cloned();
+            let how = if plan.is_some() { How::Whole } else { How::Singly };
+            let plan = plan.or_else(|| r.plans.any(cut.key));
+            self.explain.met(&cut, why, how, plan.as_ref());
         }
-        match r.plans.get(cut.key, &cut.live) {
-            Some(plan) if plan.is_ready() => self.send(plan, cut),
-            Some(_) => cut.singly().into_iter().for_each(|c| self.run(r, c)),
-            // what the compiler refused as a whole goes on in pieces
-            None if r.plans.has_failed(cut.key) => cut.singly().into_iter().for_each(|c| self.run(r, c)),
-            None => self.meet(r, cut),
+        match plan {
+            Some(plan) => self.send(plan, cut),
+            None => {
+                for one in cut.singly() {
+                    let plan = self.plan(r, &one);
+                    self.send(plan, one);
+                }
+            }
         }
     }
 
-    /// A segment without a plan: the disk may have it, else its ops run singly, and if those are all known it is compiled.
-    fn meet(&self, r: &mut Recorder, cut: Cut<Slot>) {
-        let key = cut.key;
+    /// The plan of a segment if there is no wait for it. One met for the first time is asked of the disk; if its ops are all
+    /// known, it is compiled in the background.
+    fn fused_plan(&self, r: &mut Recorder, cut: &Cut<Slot>) -> Option<Result<Arc<Plan>, Arc<Fault>>> {
+        if let Some(plan) = r.plans.get(cut.key, &cut.live) {
+            return plan.is_ready().then_some(Ok(plan));
+        }
+        if r.plans.has_failed(cut.key) {
+            return None; // what the compiler refused as a whole goes on in pieces
+        }
         let known = cut.nodes.iter().filter(|n| r.plans.has_single(n.sig.id)).count();
         let all = known == cut.nodes.len();
         // a process that knows most of the ops already has no reason to hope for the disk
-        let program = (all || 2 * known < cut.nodes.len()).then(|| lower(&cut));
-        if let Some(Ok(program)) = &program {
-            let text = program.module.to_string();
-            let plan = Arc::new(Plan::new(program, &cut));
-            if self.compiler.on_disk(&text) {
-                info::dump(&plan.op, key, &text);
-                r.plans.insert(key, plan.clone());
-                self.compiler.submit(plan.clone(), text);
-                return self.send(plan, cut);
-            }
-            if all {
-                info::dump(&plan.op, key, &text);
-                r.plans.insert(key, plan.clone());
-                self.compiler.submit_later(plan, text);
-            }
+        if !all && 2 * known >= cut.nodes.len() {
+            return None;
         }
-        cut.singly().into_iter().for_each(|c| self.run(r, c));
+        let program = lower(cut).ok()?;
+        let text = program.module.to_string();
+        let on_disk = self.compiler.on_disk(&text);
+        if !on_disk && !all {
+            return None;
+        }
+        let plan = Arc::new(Plan::new(&program, cut));
+        info::dump(&plan.op, cut.key, &text);
+        r.plans.insert(cut.key, plan.clone());
+        if on_disk {
+            self.compiler.submit(plan.clone(), text);
+            return Some(Ok(plan));
+        }
+        self.compiler.submit_later(plan, text);
+        None
     }
 
-    /// Queues a cut through its own plan, which is compiled if there is none.
-    fn run(&self, r: &mut Recorder, cut: Cut<Slot>) {
-        let plan = match r.plans.get(cut.key, &cut.live) {
-            Some(p) => p,
-            None => match lower(&cut) {
-                Ok(program) => {
-                    let plan = Arc::new(Plan::new(&program, &cut));
-                    r.plans.insert(cut.key, plan.clone());
-                    if let [one] = cut.nodes.as_slice() {
-                        r.plans.note_single(one.sig.id);
-                    }
-                    let text = program.module.to_string();
-                    info::dump(&plan.op, cut.key, &text);
-                    self.compiler.submit(plan.clone(), text);
-                    plan
-                }
-                Err(e) => {
-                    let site = cut.nodes.first().map_or("", |n| &n.sig.site);
-                    let op = cut.nodes.first().map_or("", |n| &n.sig.form.name);
-                    let f = Arc::new(Fault::new(ErrorKind::Bug, e.to_string()).at(op, site));
-                    cut.results().for_each(|v| v.payload.fill(Err(f.clone())));
-                    return;
-                }
-            },
+    /// A cut's own plan, which is compiled if there is none.
+    ///
+    /// # Errors
+    /// The lowering's mistake.
+    fn plan(&self, r: &mut Recorder, cut: &Cut<Slot>) -> Result<Arc<Plan>, Arc<Fault>> {
+        if let Some(plan) = r.plans.get(cut.key, &cut.live) {
+            return Ok(plan);
+        }
+        let first = &cut.nodes[0].sig;
+        let program = lower(cut)
+            .map_err(|e| Arc::new(Fault::new(ErrorKind::Bug, e.to_string()).at(&first.form.name, &first.site)))?;
+        let plan = Arc::new(Plan::new(&program, cut));
+        r.plans.insert(cut.key, plan.clone());
+        if cut.nodes.len() == 1 {
+            r.plans.note_single(first.id);
+        }
+        let text = program.module.to_string();
+        info::dump(&plan.op, cut.key, &text);
+        self.compiler.submit(plan.clone(), text);
+        Ok(plan)
+    }
+
+    fn send(&self, plan: Result<Arc<Plan>, Arc<Fault>>, mut cut: Cut<Slot>) {
+        let plan = match plan {
+            Ok(plan) => plan,
+            Err(fault) => return cut.results().for_each(|v| v.payload.fill(Err(fault.clone()))),
         };
-        self.send(plan, cut);
-    }
-
-    fn send(&self, plan: Arc<Plan>, mut cut: Cut<Slot>) {
         cut.live.clone_from(&plan.live);
         let hosts = plan
             .params

@@ -1,6 +1,7 @@
 //! Between host memory and storages.
 
 use crate::elements::element_type;
+use crate::explain::Why;
 use crate::fault::Fault;
 use crate::slot::Slot;
 use crate::{CallArg, Device, Form, MetaOut, Outcome, Storage, TensorArg, Value};
@@ -93,7 +94,7 @@ impl Device {
     pub fn wait_storage(&self, storage: &Storage, timeout: Option<Duration>) -> Result<bool, Arc<Fault>> {
         let Some(value) = storage.value() else { return Ok(true) };
         if value.is_deferred() {
-            self.flush();
+            self.flush(Why::Read);
         }
         if !self.progress.wait(timeout, || value.payload.get().is_some()) {
             return Ok(false);

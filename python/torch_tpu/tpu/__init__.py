@@ -9,6 +9,7 @@ import torch
 
 from torch_tpu import _C, __version__, _plugin
 from torch_tpu.tpu import memory, random, streams
+from torch_tpu.tpu._explain import Explanation, explain
 from torch_tpu.tpu._index import DeviceLike, check, current_device, device, set_device
 from torch_tpu.tpu._mode import EagerMode, EagerModeModule, set_eager_mode
 from torch_tpu.tpu._properties import (
@@ -27,6 +28,7 @@ from torch_tpu.tpu.streams import *
 __all__ = [
     "DeviceProperties",
     "EagerMode",
+    "Explanation",
     "cache_stats",
     "compile_count",
     "current_device",
@@ -34,6 +36,7 @@ __all__ = [
     "device",
     "device_count",
     "eager_mode",
+    "explain",
     "fallbacks",
     "get_amp_supported_dtype",
     "get_device_capability",
