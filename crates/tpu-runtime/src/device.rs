@@ -288,15 +288,14 @@ impl Device {
 
     /// Waits until everything recorded has run; whether it did in time.
     pub fn synchronize(&self, timeout: Option<Duration>) -> bool {
-        // compiling in the background counts too: after a synchronize the next round runs as all later ones
-        let compiled = || self.compiler.is_idle();
         let idle = {
             let r = self.recorder.lock();
             r.segment.is_empty() && self.executor.sent() == self.idle_at.load(Ordering::Relaxed)
         };
         // a query still has to reach the executor
         let ran = idle || self.wait_mark(&self.mark(), timeout.map(|t| t.max(Duration::from_micros(500))));
-        ran && (timeout.is_some() || self.progress.wait(None, compiled))
+        // compiling in the background counts too, unless somebody only asks: after it the next round runs as all later ones
+        ran && (timeout == Some(Duration::ZERO) || self.progress.wait(timeout, || self.compiler.is_idle()))
     }
 
     /// A point after everything recorded so far.

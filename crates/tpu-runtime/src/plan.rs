@@ -134,8 +134,8 @@ struct Variants {
 /// Plans in memory, least recently used first out.
 pub(crate) struct PlanTable {
     map: FxHashMap<u128, Variants>,
-    /// Signatures that had a plan of their own.
-    singles: FxHashSet<u128>,
+    /// Signatures of ops that fused eager ran on their own.
+    ops: FxHashSet<u128>,
     clock: u64,
     capacity: usize,
     pub(crate) hits: u64,
@@ -144,8 +144,8 @@ pub(crate) struct PlanTable {
 
 impl PlanTable {
     pub(crate) fn new(capacity: usize) -> PlanTable {
-        let (map, singles) = (FxHashMap::default(), FxHashSet::default());
-        PlanTable { map, singles, clock: 0, capacity, hits: 0, evictions: 0 }
+        let (map, ops) = (FxHashMap::default(), FxHashSet::default());
+        PlanTable { map, ops, clock: 0, capacity, hits: 0, evictions: 0 }
     }
 
     /// A plan that computes `key` and gives at least the results `live` (in order): of several the one that gives least,
@@ -188,17 +188,17 @@ impl PlanTable {
         variants.plans.push(plan);
     }
 
-    /// Remembers that this signature has run on its own.
-    pub(crate) fn note_single(&mut self, sig: u128) {
-        if self.singles.len() >= 8 * self.capacity {
-            self.singles.clear();
+    /// Remembers that this op has run on its own.
+    pub(crate) fn note_op(&mut self, sig: u128) {
+        if self.ops.len() >= 8 * self.capacity {
+            self.ops.clear();
         }
-        self.singles.insert(sig);
+        self.ops.insert(sig);
     }
 
-    /// Whether this signature has run on its own.
-    pub(crate) fn has_single(&self, sig: u128) -> bool {
-        self.singles.contains(&sig)
+    /// Whether this op has run on its own.
+    pub(crate) fn knows_op(&self, sig: u128) -> bool {
+        self.ops.contains(&sig)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -207,6 +207,6 @@ impl PlanTable {
 
     pub(crate) fn clear(&mut self) {
         self.map.clear();
-        self.singles.clear();
+        self.ops.clear();
     }
 }

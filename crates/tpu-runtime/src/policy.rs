@@ -87,6 +87,7 @@ impl Device {
         match plan {
             Some(plan) => self.send(plan, cut),
             None => {
+                cut.nodes.iter().for_each(|n| r.plans.note_op(n.sig.id));
                 for one in cut.singly() {
                     let plan = self.plan(r, &one);
                     self.send(plan, one);
@@ -104,7 +105,7 @@ impl Device {
         if r.plans.has_failed(cut.key) {
             return None; // what the compiler refused as a whole goes on in pieces
         }
-        let known = cut.nodes.iter().filter(|n| r.plans.has_single(n.sig.id)).count();
+        let known = cut.nodes.iter().filter(|n| r.plans.knows_op(n.sig.id)).count();
         let all = known == cut.nodes.len();
         // a process that knows most of the ops already has no reason to hope for the disk
         if !all && 2 * known >= cut.nodes.len() {
@@ -140,9 +141,6 @@ impl Device {
             .map_err(|e| Arc::new(Fault::new(ErrorKind::Bug, e.to_string()).at(&first.form.name, &first.site)))?;
         let plan = Arc::new(Plan::new(&program, cut));
         r.plans.insert(cut.key, plan.clone());
-        if cut.nodes.len() == 1 {
-            r.plans.note_single(first.id);
-        }
         let text = program.module.to_string();
         info::dump(&plan.op, cut.key, &text);
         self.compiler.submit(plan.clone(), text);

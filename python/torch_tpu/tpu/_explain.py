@@ -13,7 +13,7 @@ class Explanation:
     """What happened inside an ``explain()`` block. Printing it gives a table; ``segments`` has the numbers.
 
     Each segment is a dict: ``ops`` (name and first Python line of each), ``times`` it was met, ``ended_by`` (reason to
-    count), ``singly`` (how often its ops ran one by one, because it was new or being compiled), ``change`` (what made it
+    count), ``singly`` (how often its ops ran one by one: it was new or being compiled), ``change`` (what made it
     another program than one met before), ``compile_ms`` (0 when it came ``from_disk``; None when it has no plan of its
     own), ``runs`` and ``run_ms`` (of one run, to its end), ``bytes_in``, ``bytes_out``, ``donated`` (bytes of operands
     that results took over).
