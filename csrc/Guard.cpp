@@ -50,10 +50,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return status == TPU_OK;
   }
   void synchronizeStream(const c10::Stream&) const override { synchronize(); }
-  void synchronizeDevice(const c10::DeviceIndex index) const override {
-    check_index(index);
-    synchronize();
-  }
+  void synchronizeDevice(const c10::DeviceIndex index) const override { check_index(index), synchronize(); }
 
   void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {
     ensure_started();

@@ -16,6 +16,8 @@
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
+#include <cstring>
+
 #include "Arguments.h"
 #include "Copy.h"
 #include "Registration.h"
@@ -28,9 +30,12 @@ using std::optional;
 
 c10::ScalarType check_options(optional<c10::ScalarType> dtype, optional<c10::Layout> layout, optional<c10::Device> on,
                               optional<bool> pinned) {
-  TORCH_CHECK(layout.value_or(c10::Layout::Strided) == c10::Layout::Strided, "tpu tensors are strided, not ", *layout,
-              ".");
+  TORCH_CHECK(layout.value_or(c10::kStrided) == c10::kStrided, "tpu tensors are strided, not ", *layout, ".");
   TORCH_CHECK_TYPE(dtype != c10::ScalarType::ComplexHalf, "tpu tensors can't be complex32: XLA has no such type.");
+  if (C10_UNLIKELY(dtype == c10::kDouble || dtype == c10::kComplexDouble)) {
+    static const bool tpu = (ensure_started(), std::strstr(tpu_info("device"), "\"kind\":\"tpu\"") != nullptr);
+    if (tpu) TORCH_WARN_ONCE("A TPU computes float64 and complex128 in pairs of float32: 49 bits of precision, slowly.");
+  }
   TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
   if (on.has_value()) check_index(on->index());
   return dtype.value_or(c10::typeMetaToScalarType(at::get_default_dtype()));

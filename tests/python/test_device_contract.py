@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from torch_tpu import _plugin
 
 MIB = 1 << 20
 
@@ -142,3 +143,13 @@ def test_dlpack_says_what_to_do():
             give(x)
         assert str(caught.value)
     assert x.tolist() == [1.0, 1.0]
+
+
+def test_float64_on_a_tpu_warns_once(run_python, tmp_path):
+    plugin = tmp_path / "libtpu_stand_in.so"  # whose name makes it a TPU's
+    plugin.symlink_to(_plugin.find().path)
+    code = "import torch\nfor _ in range(2): print(torch.ones(2, dtype=torch.float64, device='tpu') + 1)"
+    done = run_python(code, TORCH_TPU_PJRT_PLUGIN=str(plugin))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("pairs of float32") == 1
+    assert "pairs of float32" not in run_python(code).stderr
