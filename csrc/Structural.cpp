@@ -16,8 +16,6 @@
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
-#include <cstring>
-
 #include "Arguments.h"
 #include "Copy.h"
 #include "Registration.h"

@@ -115,6 +115,16 @@ pub struct Error {
 }
 
 impl Module {
+    /// Whether some array of several dimensions is reduced to one number (some compilers need other options for that).
+    pub fn reduces_fully(&self) -> bool {
+        let rank = |v: &ValueId| self.types[*v as usize].dims.len();
+        let full = |op: &Op| op.name == "stablehlo.reduce" && rank(&op.results[0]) == 0 && rank(&op.operands[0]) > 1;
+        fn any(block: &Block, is: &dyn Fn(&Op) -> bool) -> bool {
+            block.ops.iter().any(|op| is(op) || op.regions.iter().any(|r| any(r, is)))
+        }
+        any(&self.main.body, &full)
+    }
+
     /// Drops operations of `main` that no result depends on, then parameters that nothing reads. Which parameters stay, by
     /// their former positions. `aliases` are the caller's to set anew.
     pub fn prune(&mut self) -> Vec<usize> {

@@ -58,12 +58,6 @@ impl Builder {
         dims: &[usize],
         f: impl FnOnce(&[V<'b>], &[V<'b>]) -> Vec<V<'b>>,
     ) -> Vec<V<'b>> {
-        // XLA's CPU compiler unrolls a full reduction of several dimensions: minutes for 128×128. One dimension it loops
-        // over, and a TPU's compiler takes the reshape back.
-        if let Some(first) = values.first().filter(|v| v.rank() > 1 && dims.len() == v.rank()) {
-            let lines: Vec<V<'b>> = values.iter().map(|v| v.reshape(&[first.numel()])).collect();
-            return self.reduce_many(&lines, inits, &[0], f);
-        }
         let n = values.len();
         let elems: Vec<Type> = values.iter().map(|v| Type::scalar(v.dtype())).collect();
         let args: Vec<Type> = elems.iter().chain(&elems).cloned().collect();

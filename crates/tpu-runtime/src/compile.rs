@@ -9,11 +9,37 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tpu_base::ErrorKind;
+use tpu_hlo::Module;
 use tpu_pjrt::{Client, CompileOptions, LoadedExecutable};
 
 struct Task {
     plan: Arc<Plan>,
-    text: String,
+    source: Source,
+}
+
+/// What the compiler is given.
+pub(crate) struct Source {
+    /// StableHLO.
+    pub(crate) text: String,
+    reduces_fully: bool,
+}
+
+impl Source {
+    pub(crate) fn of(module: &Module) -> Source {
+        Source { text: module.to_string(), reduces_fully: module.reduces_fully() }
+    }
+}
+
+/// Compile options with what they add to a disk key.
+struct Options {
+    options: CompileOptions,
+    encoded: Vec<u8>,
+}
+
+impl Options {
+    fn new(options: CompileOptions) -> Options {
+        Options { encoded: options.encode(), options }
+    }
 }
 
 /// Compiles in the background, as many programs at once as there are cores.
@@ -27,9 +53,8 @@ pub(crate) struct Compiler {
 
 struct Shared {
     client: Client,
-    options: CompileOptions,
-    /// `options` as part of a disk key.
-    encoded: Vec<u8>,
+    usual: Options,
+    full_reductions: Options,
     disk: Option<DiskCache>,
     progress: Arc<Progress>,
     compiled: AtomicU64,
@@ -47,8 +72,8 @@ impl Compiler {
         let options = CompileOptions::for_platform(client.platform_name());
         let shared = Arc::new(Shared {
             client,
-            encoded: options.encode(),
-            options,
+            usual: Options::new(options.clone()),
+            full_reductions: Options::new(options.for_full_reductions()),
             disk,
             progress,
             compiled: AtomicU64::new(0),
@@ -65,16 +90,16 @@ impl Compiler {
         Ok(Compiler { urgent, later, shared })
     }
 
-    /// Has `text` compiled into `plan`.
-    pub(crate) fn submit(&self, plan: Arc<Plan>, text: String) {
+    /// Has `source` compiled into `plan`.
+    pub(crate) fn submit(&self, plan: Arc<Plan>, source: Source) {
         self.shared.open.fetch_add(1, Ordering::SeqCst);
-        drop(self.urgent.send(Task { plan, text }));
+        drop(self.urgent.send(Task { plan, source }));
     }
 
     /// The same, after all that is urgent.
-    pub(crate) fn submit_later(&self, plan: Arc<Plan>, text: String) {
+    pub(crate) fn submit_later(&self, plan: Arc<Plan>, source: Source) {
         self.shared.open.fetch_add(1, Ordering::SeqCst);
-        drop(self.later.send(Task { plan, text }));
+        drop(self.later.send(Task { plan, source }));
     }
 
     /// Whether nothing is being compiled or waits for it.
@@ -83,8 +108,8 @@ impl Compiler {
     }
 
     /// Whether the disk cache holds the program (it may still turn out bad).
-    pub(crate) fn on_disk(&self, text: &str) -> bool {
-        self.disk().is_some_and(|d| d.holds(&d.key(text, &self.shared.encoded)))
+    pub(crate) fn on_disk(&self, source: &Source) -> bool {
+        self.disk().is_some_and(|d| d.holds(&d.key(&source.text, &self.shared.options(source).encoded)))
     }
 
     /// Programs compiled by this process (disk hits not counted).
@@ -112,6 +137,10 @@ impl Compiler {
 }
 
 impl Shared {
+    fn options(&self, source: &Source) -> &Options {
+        if source.reduces_fully { &self.full_reductions } else { &self.usual }
+    }
+
     fn work(&self, urgent: &Receiver<Task>, later: &Receiver<Task>) {
         let next = || {
             urgent.try_recv().ok().or_else(|| {
@@ -136,7 +165,9 @@ impl Shared {
     }
 
     fn make(&self, task: &Task) -> Result<LoadedExecutable, Fault> {
-        let key = self.disk.as_ref().map(|d| (d, d.key(&task.text, &self.encoded)));
+        let Options { options, encoded } = self.options(&task.source);
+        let text = &task.source.text;
+        let key = self.disk.as_ref().map(|d| (d, d.key(text, encoded)));
         if let Some((disk, key)) = &key
             && let Some(bytes) = disk.get(key)
         {
@@ -147,7 +178,7 @@ impl Shared {
             }
         }
         let begin = Instant::now();
-        let exe = self.client.compile(&task.text, &self.options).map_err(|e| {
+        let exe = self.client.compile(text, options).map_err(|e| {
             let f = Fault::from(e);
             Fault { message: format!("the program did not compile: {}", f.message), ..f }
         })?;

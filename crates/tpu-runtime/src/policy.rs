@@ -4,6 +4,7 @@
 //! single ops, as strict eager would, and is compiled in the background once those are known. So a program whose shapes
 //! change all the time compiles what strict eager compiles and no more. docs/decisions/fused-eager.md has the measurements.
 
+use crate::compile::Source;
 use crate::device::{Device, Mode, Recorder};
 use crate::executor::{Job, Run};
 use crate::explain::{How, Why};
@@ -112,19 +113,19 @@ impl Device {
             return None;
         }
         let program = lower(cut).ok()?;
-        let text = program.module.to_string();
-        let on_disk = self.compiler.on_disk(&text);
+        let source = Source::of(&program.module);
+        let on_disk = self.compiler.on_disk(&source);
         if !on_disk && !all {
             return None;
         }
         let plan = Arc::new(Plan::new(&program, cut));
-        info::dump(&plan.op, cut.key, &text);
+        info::dump(&plan.op, cut.key, &source.text);
         r.plans.insert(cut.key, plan.clone());
         if on_disk {
-            self.compiler.submit(plan.clone(), text);
+            self.compiler.submit(plan.clone(), source);
             return Some(Ok(plan));
         }
-        self.compiler.submit_later(plan, text);
+        self.compiler.submit_later(plan, source);
         None
     }
 
@@ -141,9 +142,9 @@ impl Device {
             .map_err(|e| Arc::new(Fault::new(ErrorKind::Bug, e.to_string()).at(&first.form.name, &first.site)))?;
         let plan = Arc::new(Plan::new(&program, cut));
         r.plans.insert(cut.key, plan.clone());
-        let text = program.module.to_string();
-        info::dump(&plan.op, cut.key, &text);
-        self.compiler.submit(plan.clone(), text);
+        let source = Source::of(&program.module);
+        info::dump(&plan.op, cut.key, &source.text);
+        self.compiler.submit(plan.clone(), source);
         Ok(plan)
     }
 

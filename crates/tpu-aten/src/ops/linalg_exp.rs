@@ -7,7 +7,7 @@ use tpu_hlo::V;
 
 pub(crate) static DEFS: &[OpDef] = &[one("linalg_matrix_exp(Tensor self) -> Tensor", |cx| {
     let a = cx.t("self");
-    if a.numel() == 0 { a } else { exponential(flat(a)).reshape(&a.dims()) }
+    if a.numel() == 0 { a } else { exponential(flat(a.convert(a.dtype().opmath()))).reshape(&a.dims()) }
 })
 .eg(&["f32[3,3]", "f64[2,3,3]", "c64[3,3]", "f64[5,5]+", "f32[1,1]", "f32[0,0]"])];
 
