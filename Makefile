@@ -45,8 +45,11 @@ lint: setup ## formatting, clippy, ruff, project rules
 bench: setup ## host time per op, autoload, first op, transfers, beside torch CPU
 	$(PY) benches/run.py
 
-conformance: setup ## the PJRT suite against the null plugin and every installed CPU plugin
+conformance: setup $(STAMPS)/libtpu ## PyTorch's test data, the TPU compiler, the PJRT suite; writes docs/conformance.md, docs/ops.md
 	$(CARGO) test --release --quiet --package tpu-testing --test conformance -- --nocapture
+	$(PY) tests/conformance/tpu.py
+	$(PY) tests/conformance/ops.py
+	$(PY) tests/conformance/sweep.py --table docs/conformance.md
 
 wheel: setup ## build the wheel into dist/ and print its size
 	maturin build --quiet --release --out dist
@@ -81,6 +84,10 @@ $(STAMPS)/tools: requirements/build.txt requirements/test.txt $(STAMPS)/torch-$(
 
 $(STAMPS)/plugins: requirements/plugins.txt $(STAMPS)/tools
 	$(PIP) install --no-deps -r requirements/plugins.txt
+	@touch $@
+
+$(STAMPS)/libtpu: requirements/libtpu.txt $(STAMPS)/plugins
+	$(PIP) install --no-deps -r requirements/libtpu.txt
 	@touch $@
 
 $(STAMPS)/demo: requirements/demo.txt requirements/models.txt $(STAMPS)/plugins

@@ -4,10 +4,12 @@
 
 Needs `pip install libtpu` and no TPU. Programs are compiled many at a time, as functions of one module: what fails is
 halved until the example stands alone. The compiler runs in a child process, because some programs abort it. The result
-is `tpu.json`: for each op and topology the examples that compiled, and what was said about the others.
+is `tpu.json`: the examples, and for each topology what was said about those that do not compile. Programs met before
+(`target/tpu-programs.json`) are not compiled again.
 """
 
 import argparse
+import hashlib
 import importlib.util
 import json
 import os
@@ -21,6 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RESULT = HERE / "tpu.json"
+KNOWN = ROOT / "target/tpu-programs.json"
 TOPOLOGIES = ("v5e:1x1", "v6e:1x1", "tpu7x:2x2x1")
 BATCH = 32
 ENVIRONMENT = {  # otherwise libtpu waits minutes for a metadata server
@@ -125,9 +128,14 @@ def programs(match: str) -> list[tuple[str, str]]:
     for entry in harness.table:
         if re.search(match, entry["name"]):
             for example in entry["examples"]:
-                reply = harness.lowered(entry, example)[0]
-                if "text" in reply and MAIN.search(reply["text"])[2].strip():
-                    found.append((f"{entry['name']} {example}", reply["text"]))
+                reply, _, _, request = harness.lowered(entry, example)
+                texts = [reply.get("text")]
+                if counting := reply.get("found"):  # the second program of a call whose results' sizes are data
+                    counts = [3] * counting[0]["dims"][0]
+                    texts.append(harness.lower({**request, "counts": counts, "found": counting}).get("text"))
+                for k, text in enumerate(texts):
+                    if text and MAIN.search(text)[2].strip():
+                        found.append((f"{entry['name']} {example}" + " (counted)" * k, text))
     return found
 
 
@@ -142,7 +150,7 @@ def main() -> int:
     parser.add_argument("--match", default="", help="a regular expression that the op's name must match")
     parser.add_argument("--topologies", default=",".join(TOPOLOGIES))
     parser.add_argument("--libtpu", help="the library; that of the installed package by default")
-    parser.add_argument("--out", type=Path, default=RESULT, help="where the result is kept; known programs are skipped")
+    parser.add_argument("--out", type=Path, default=RESULT, help="where the result is kept")
     options = parser.parse_args()
     package = importlib.util.find_spec("libtpu")
     library = options.libtpu or (package and str(Path(package.origin).with_name("libtpu.so")))
@@ -151,12 +159,19 @@ def main() -> int:
         return 0
     todo = programs(options.match)
     result = {"examples": sorted(name for name, _ in todo), "failed": {}}
+    known = json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
+    names = {name: hashlib.sha256(text.encode()).hexdigest()[:20] for name, text in todo}
     for topology in options.topologies.split(","):
-        start, compile_one, failed = time.monotonic(), Compiler(compiler_binary(), library, topology), {}
-        for k in range(0, len(todo), BATCH):
-            failed |= failures(compile_one, todo[k : k + BATCH])
+        start, met = time.monotonic(), known.setdefault(topology, {})
+        compile_one = Compiler(compiler_binary(), library, topology)
+        new = list({names[name]: text for name, text in todo if names[name] not in met}.items())
+        for k in range(0, len(new), BATCH):
+            failed = failures(compile_one, new[k : k + BATCH])
+            met.update({name: failed.get(name, "") for name, _ in new[k : k + BATCH]})
+            KNOWN.write_text(json.dumps(known))
             if sys.stderr.isatty():
-                print(f"\r{topology} {k}/{len(todo)} ", end="", file=sys.stderr)
+                print(f"\r{topology} {k}/{len(new)} ", end="", file=sys.stderr)
+        failed = {name: met[names[name]] for name, _ in todo if met[names[name]]}
         result["failed"][topology] = failed
         seconds = time.monotonic() - start
         print(f"{topology}: {len(todo) - len(failed)} of {len(todo)} examples compile ({seconds:.0f} s)", flush=True)

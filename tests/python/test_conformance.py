@@ -1,0 +1,24 @@
+"""A shard of `make conformance`: of every op, module and optimizer in PyTorch's test data one dtype, two samples."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "conformance"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("suite", "least"), [("ops", 600), ("modules", 100), ("optimizers", 40)])
+def test_shard(suite: str, least: int) -> None:
+    command = [sys.executable, FOLDER / "sweep.py", "--suite", suite, "--one-dtype", "--samples", "2"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= least
+
+
+def test_the_page_of_ops_is_true() -> None:
+    done = subprocess.run([sys.executable, FOLDER / "ops.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
