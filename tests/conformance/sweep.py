@@ -107,7 +107,7 @@ def sweep(keys: list[str], samples: int, jobs: int, limit: float = 240.0) -> lis
 
 
 def judge(rows: list[dict], gaps: dict[str, str], whole: bool) -> list[str]:
-    """What must be changed in the code, or in the list; fewer samples than it was made with do not make an entry stale."""
+    """What must be changed in the code, or in the list. With fewer samples an entry that passes is not stale."""
     wrong = [f"{r['key']}: {r['why']}" for r in rows if r["why"] and r["key"] not in gaps]
     if not whole:
         return wrong
