@@ -249,7 +249,7 @@ TIES = {
 }
 
 # The gradient goes where the number came from, and of equal numbers any may have.
-SORTS = {*TIES, "msort"}
+SORTS = {"argsort", "kthvalue", "mode", "msort", "sort", "topk"}
 
 
 def dropout_rates(args, kwargs) -> list[float]:

@@ -129,6 +129,22 @@ fn bytes<P>(cut: &Cut<P>, p: &Param) -> u64 {
 struct Variants {
     plans: SmallVec<[Arc<Plan>; 1]>,
     used: u64,
+    /// How often none of them gave enough, and what was wanted then.
+    short: u32,
+    wanted: Vec<(u32, u32)>,
+}
+
+/// So often must a segment's plans give too little before it gets another one.
+const SHORT: u32 = 3;
+
+/// Why no plan of a segment gives enough.
+pub(crate) enum Short {
+    /// It has none.
+    Unknown,
+    /// It happened too seldom to compile another.
+    Seldom,
+    /// It needs one that gives these.
+    Often(Vec<(u32, u32)>),
 }
 
 /// Plans in memory, least recently used first out.
@@ -161,6 +177,23 @@ impl PlanTable {
         Some(plan)
     }
 
+    /// Whether a segment met before needs a plan that gives more: not the first time, which may have been a value let go of
+    /// late. If so, all the results that were wanted.
+    pub(crate) fn falls_short(&mut self, key: u128, live: &[(u32, u32)]) -> Short {
+        let Some(v) = self.map.get_mut(&key).filter(|v| v.plans.iter().any(|p| !p.failed())) else {
+            return Short::Unknown;
+        };
+        v.wanted.extend_from_slice(live);
+        v.wanted.sort_unstable();
+        v.wanted.dedup();
+        v.short += 1;
+        if v.short < SHORT {
+            return Short::Seldom;
+        }
+        v.short = 0;
+        Short::Often(std::mem::take(&mut v.wanted))
+    }
+
     /// The latest plan of this work, whatever it gives.
     pub(crate) fn any(&self, key: u128) -> Option<Arc<Plan>> {
         self.map.get(&key)?.plans.last().cloned()
@@ -183,7 +216,8 @@ impl PlanTable {
         }
         self.clock += 1;
         let used = self.clock;
-        let variants = self.map.entry(key).or_insert_with(|| Variants { plans: SmallVec::new(), used });
+        let variants =
+            self.map.entry(key).or_insert_with(|| Variants { plans: SmallVec::new(), used, short: 0, wanted: vec![] });
         variants.plans.retain(|p| !p.failed());
         variants.plans.push(plan);
     }

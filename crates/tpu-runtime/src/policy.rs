@@ -9,7 +9,7 @@ use crate::device::{Device, Mode, Recorder};
 use crate::executor::{Job, Run};
 use crate::explain::{How, Why};
 use crate::fault::Fault;
-use crate::plan::Plan;
+use crate::plan::{Plan, Short};
 use crate::{Slot, info};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -73,12 +73,12 @@ impl Device {
 
     /// Queues the first `count` nodes of the open segment.
     fn cut(&self, r: &mut Recorder, count: usize, why: Why) {
-        let cut = r.segment.cut(count);
+        let mut cut = r.segment.cut(count);
         if cut.live.is_empty() {
             return;
         }
         let whole = cut.nodes.len() == 1 || self.mode() != Mode::Fused;
-        let plan = if whole { Some(self.plan(r, &cut)) } else { self.fused_plan(r, &cut) };
+        let plan = if whole { Some(self.plan(r, &cut)) } else { self.fused_plan(r, &mut cut) };
         if self.explain.is_on() {
             let plan = plan.as_ref().and_then(|p| p.as_ref().ok()).cloned();
             let how = if plan.is_some() { How::Whole } else { How::Singly };
@@ -99,12 +99,17 @@ impl Device {
 
     /// The plan of a segment if there is no wait for it. One met for the first time is asked of the disk; if its ops are all
     /// known, it is compiled in the background.
-    fn fused_plan(&self, r: &mut Recorder, cut: &Cut<Slot>) -> Option<Result<Arc<Plan>, Arc<Fault>>> {
+    fn fused_plan(&self, r: &mut Recorder, cut: &mut Cut<Slot>) -> Option<Result<Arc<Plan>, Arc<Fault>>> {
         if let Some(plan) = r.plans.get(cut.key, &cut.live) {
             return plan.is_ready().then_some(Ok(plan));
         }
         if r.plans.has_failed(cut.key) {
             return None; // what the compiler refused as a whole goes on in pieces
+        }
+        match r.plans.falls_short(cut.key, &cut.live) {
+            Short::Unknown => {}
+            Short::Seldom => return None,
+            Short::Often(wanted) => cut.live = wanted,
         }
         let known = cut.nodes.iter().filter(|n| r.plans.knows_op(n.sig.id)).count();
         let all = known == cut.nodes.len();
