@@ -6,20 +6,24 @@
 #include "Generator.h"
 
 namespace tpu {
-namespace {
-at::Tensor wrap(const TpuOut& out) {
-  if (out.absent) return {};
-  auto storage =
-      c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<size_t>(out.nbytes),
-                                            data_ptr(out.storage, out.address), allocator(), /*resizable=*/true);
+at::Tensor wrap_over(c10::Storage storage, const TpuOut& out) {
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
       c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(out.dtype)));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef(out.sizes, out.ndim),
-                                                      c10::IntArrayRef(out.strides, out.ndim));
+                                                      c10::IntArrayRef(out.strides, out.ndim), out.offset);
   return tensor;
 }
 
+at::Tensor wrap(const TpuOut& out) {
+  if (out.absent) return {};
+  return wrap_over(c10::make_intrusive<c10::StorageImpl>(
+                       c10::StorageImpl::use_byte_size_t(), static_cast<size_t>(out.nbytes),
+                       data_ptr(out.storage, out.address), allocator(), /*resizable=*/true),
+                   out);
+}
+
+namespace {
 // Replaces the arguments by the returns. Outputs are wrapped before the arguments go: dropping those may free cells,
 // and freeing is a call into the core, which ends the life of the result's size arrays.
 void push_returns(const Form& form, torch::jit::Stack* stack, const TpuResult& result) {

@@ -53,6 +53,10 @@ struct Form {
 // The form registered under this name ("aten::copy_"), or null.
 const Form* find_form(const std::string& name);
 
+// The tensor that a result of the core is, over a storage of its own or another's.
+at::Tensor wrap(const TpuOut& out);
+at::Tensor wrap_over(c10::Storage storage, const TpuOut& out);
+
 // Runs the form on the arguments on top of the stack and leaves its returns there.
 void call_form(const Form& form, torch::jit::Stack* stack);
 

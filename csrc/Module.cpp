@@ -10,6 +10,7 @@
 #include "Fallback.h"
 #include "Form.h"
 #include "Generator.h"
+#include "Graph.h"
 #include "Registration.h"
 #include "Runtime.h"
 
@@ -60,6 +61,15 @@ void def(py::module_& m, const char* name, F function) {
 }
 
 void bind(py::module_& m) {
+  using Tensors = std::vector<at::Tensor>;
+  const auto method = [](auto f) { return torch::wrap_pybind_function(std::function(f)); };
+  py::class_<Graph>(m, "Graph")
+      .def(py::init<>())
+      .def("record", method([](Graph& g, const Tensors& inputs) { return g.record(inputs); }))
+      .def("finish", method([](Graph& g, const Tensors& stands, const Tensors& outs) { g.finish(stands, outs); }))
+      .def("abandon", method([](Graph& g) { g.abandon(); }))
+      .def("__call__", method([](const Graph& g, const Tensors& inputs) { return g.call(inputs); }));
+
   def(m, "start", [] { ensure_started(); });
   def(m, "is_started", [] { return g_started.load(); });
   def(m, "shutdown", [] {

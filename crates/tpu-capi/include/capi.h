@@ -119,6 +119,8 @@ typedef struct TpuOut {
   uint32_t ndim;
   uint8_t dtype;
   uint8_t absent;  // 1: undefined tensor (output masks)
+  int32_t owner;   // of a graph's result: -1 a new storage, k >= 0 that of argument k, -2 - k that of result k
+  int64_t offset;  // in elements; not 0 only for a graph's results
 } TpuOut;
 #define TPU_MAX_OUTS 8
 typedef struct TpuResult {
@@ -141,6 +143,22 @@ int32_t tpu_define(uint32_t form, const TpuArg* args, uint32_t n_args, const Tpu
 // Between hold and release nothing is cut: what is recorded becomes one plan (foreach ops, composites). Nestable, per thread.
 void tpu_hold(void);
 void tpu_release(void);
+
+// ------------------------------------------------------------------ graphs (torch.compile)
+// Programs recorded once for each geometry of their inputs, and run as one plan. Recording is per thread: calls go into the
+// graph instead of the queue, and a value asked for meanwhile is an error (TPU_E_NOT_IMPLEMENTED).
+typedef struct TpuGraph TpuGraph;
+TpuGraph* tpu_graph_new(void);
+void tpu_graph_free(TpuGraph* graph);
+// Starts recording. stands[k]: a new storage (nothing else is filled in) that stands for that of inputs[k].
+int32_t tpu_graph_record(const TpuTensor* inputs, uint32_t n, TpuOut* stands);
+void tpu_graph_abandon(void);
+// Ends recording: the program gives `outs` and what was written into `stands`. The offsets are the default generator's.
+int32_t tpu_graph_finish(TpuGraph* graph, const TpuTensor* stands, uint32_t n, const TpuTensor* outs, uint32_t n_outs,
+                         uint64_t offset_before, uint64_t offset_after);
+// Runs it; the results lie behind `more`. TPU_NEED_META: record it for these inputs, then call again.
+int32_t tpu_graph_call(TpuGraph* graph, const TpuTensor* inputs, uint32_t n, const int64_t* seed_and_offset,
+                       TpuResult* result);
 
 // ------------------------------------------------------------------ storages and transfers
 // A cell of `nbytes` without contents (reads give zeros). Null on failure (memory limit, address space, dead device).

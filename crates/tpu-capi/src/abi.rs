@@ -84,6 +84,16 @@ pub struct TpuOut {
     pub ndim: u32,
     pub dtype: u8,
     pub absent: u8,
+    pub owner: i32,
+    pub offset: i64,
+}
+
+impl Default for TpuOut {
+    fn default() -> Self {
+        let (sizes, strides) = (std::ptr::null(), std::ptr::null());
+        let (storage, address) = (std::ptr::null_mut(), std::ptr::null_mut());
+        TpuOut { storage, address, nbytes: 0, sizes, strides, ndim: 0, dtype: 0, absent: 0, owner: -1, offset: 0 }
+    }
 }
 
 pub const MAX_OUTS: usize = 8;

@@ -66,14 +66,13 @@ fn hand_over(c: Called, result: &mut TpuResult) -> i32 {
     let mut make = |k: usize, storage: Option<tpu_runtime::Storage>| {
         let o = &sig.outs[k];
         let mut out = TpuOut {
-            storage: std::ptr::null_mut(),
-            address: std::ptr::null_mut(),
             nbytes: o.nbytes,
             sizes: o.sizes.as_ptr(),
             strides: o.strides.as_ptr(),
             ndim: o.sizes.len() as u32,
             dtype: o.dtype as u8,
             absent: (o.target == Target::Absent) as u8,
+            ..TpuOut::default()
         };
         if let Some(s) = storage {
             match boxed(s) {

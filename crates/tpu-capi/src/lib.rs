@@ -7,6 +7,7 @@ mod address;
 mod args;
 mod calls;
 mod device;
+mod graph;
 mod guard;
 mod ops;
 mod storage;

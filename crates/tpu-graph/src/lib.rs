@@ -19,6 +19,6 @@ pub use lower::{Param, Program, lower};
 pub use segment::{Cut, Node, Operand, Segment};
 pub use sig::{
     ArgSpec, CallArg, Form, HostValue, HostValues, Operands, OutSpec, Place, ScalarRule, Seen, Sig, Target, TensorArg,
-    TensorSpec, Way, invalid, see,
+    TensorSpec, Way, invalid, see, see_tensors,
 };
 pub use value::{Storage, Value, hash_base};

@@ -166,6 +166,14 @@ impl<P> Cut<P> {
         self.live.iter().filter_map(|&(n, k)| self.nodes[n as usize].outs[k as usize].as_ref())
     }
 
+    /// Forgets live results that nobody holds any more.
+    pub fn let_go(&mut self) {
+        let nodes = &self.nodes;
+        let held =
+            |n: u32, k: u32| nodes[n as usize].outs[k as usize].as_ref().is_some_and(|v| Arc::strong_count(v) > 1);
+        self.live.retain(|&(n, k)| held(n, k));
+    }
+
     /// The same work as cuts of one node each, in order.
     pub fn singly(self) -> Vec<Cut<P>> {
         let value = |o: &Operand| match *o {

@@ -384,6 +384,15 @@ pub fn see<P>(form: &Form, settings: Settings, args: &[CallArg<'_, P>]) -> Seen<
     seen
 }
 
+/// Reads tensors alone, as a graph of torch.compile takes them. A storage never written gives no operand.
+pub fn see_tensors<P>(settings: Settings, tensors: &[TensorArg<'_, P>]) -> Seen<P> {
+    let mut w = KeyWriter::new(0, settings);
+    let mut seen = Seen { id: 0, operands: SmallVec::with_capacity(tensors.len()), hosts: SmallVec::new() };
+    tensors.iter().for_each(|t| see_tensor(&mut w, &mut seen, t));
+    seen.id = w.finish();
+    seen
+}
+
 /// Whether the definition knows the call's numbers for bad ones.
 pub fn invalid<P>(form: &Form, args: &[CallArg<'_, P>]) -> bool {
     let Some(bad) = form.entry.def.invalid else { return false };

@@ -56,6 +56,11 @@ impl<P> Value<P> {
         self.place.store(p, Ordering::Relaxed);
     }
 
+    /// Which result of which node of the open segment it is.
+    pub fn node(&self) -> Option<(u32, u32)> {
+        if let Standing::Node(n, k) = self.place() { Some((n, k)) } else { None }
+    }
+
     /// Whether it is the result of a node not yet cut.
     pub fn is_deferred(&self) -> bool {
         matches!(self.place(), Standing::Node(..))

@@ -102,9 +102,14 @@ impl Compiler {
         drop(self.later.send(Task { plan, source }));
     }
 
-    /// Whether nothing is being compiled or waits for it.
+    /// Programs being compiled or waiting for it.
+    pub(crate) fn open(&self) -> usize {
+        self.shared.open.load(Ordering::SeqCst)
+    }
+
+    /// Whether there are none.
     pub(crate) fn is_idle(&self) -> bool {
-        self.shared.open.load(Ordering::SeqCst) == 0
+        self.open() == 0
     }
 
     /// Whether the disk cache holds the program (it may still turn out bad).

@@ -1,5 +1,6 @@
 //! One device: recorder, plans, executor.
 
+use crate::capture;
 use crate::compile::Compiler;
 use crate::config::Config;
 use crate::disk::DiskCache;
@@ -23,7 +24,8 @@ use std::time::Duration;
 use tpu_aten::Settings;
 use tpu_base::ErrorKind;
 use tpu_graph::{
-    CallArg, Form, MetaOut, Segment, Sig, Sizes, Target, TensorArg, Way, define, define_count, invalid, promised, see,
+    CallArg, Form, MetaOut, Seen, Segment, Sig, Sizes, Target, TensorArg, Way, define, define_count, invalid, promised,
+    see,
 };
 use tpu_pjrt::{Client, Plugin};
 
@@ -79,7 +81,7 @@ pub struct Device {
     pub(crate) progress: Arc<Progress>,
     pub(crate) executor: Executor,
     pub(crate) recorder: Mutex<Recorder>,
-    settings: RwLock<Settings>,
+    pub(crate) settings: RwLock<Settings>,
     signatures: Signatures,
     pub(crate) explain: Explain,
     /// Jobs known to have run, and all they started.
@@ -218,18 +220,43 @@ impl Device {
         if let Way::Fallback(why) = &sig.way {
             return Ok(Outcome::Fallback(why.clone()));
         }
+        if capture::is_open() {
+            let called = capture::record(|segment| self.push(segment, &sig, seen, args, sizes, true));
+            return called.map(Outcome::Called).ok_or_else(capture::no_value);
+        }
         let fresh: u64 = sig.outs.iter().filter(|o| o.target == Target::Fresh).map(|o| o.nbytes).sum();
         if !self.memory.fits(fresh) {
             drop(r);
             self.make_room(fresh).map_err(|f| Arc::new(f.at(&sig.form.name, &sig.site)))?;
             return self.record(form, args, sizes);
         }
+        let called = self.push(&mut r.segment, &sig, seen, args, sizes, false);
+        let mode = self.mode();
+        self.settle(&mut r, mode);
+        drop(r);
+        if mode == Mode::Debug && !held() {
+            self.wait_called(&sig, &called.storages, args)?;
+        }
+        Ok(Outcome::Called(called))
+    }
+
+    /// Appends the call to a segment. In a graph being recorded its results take no memory.
+    fn push(
+        &self,
+        segment: &mut Segment<Slot>,
+        sig: &Arc<Sig>,
+        seen: Seen<Slot>,
+        args: &[CallArg<'_, Slot>],
+        sizes: Option<&Sizes>,
+        in_graph: bool,
+    ) -> Called {
         let memory = &self.memory;
-        let node = r.segment.push(sig.clone(), seen.operands, seen.hosts, |k| {
+        let node = segment.push(sig.clone(), seen.operands, seen.hosts, |k| {
             let o = &sig.outs[k];
-            Value::with_hash(o.base.clone(), o.base_hash, Slot::pending(o.nbytes, memory))
+            let bytes = if in_graph { 0 } else { o.nbytes };
+            Value::with_hash(o.base.clone(), o.base_hash, Slot::pending(bytes, memory))
         });
-        let shown = sizes.map_or(sig.clone(), |sizes| Arc::new(sizes.shown(&sig)));
+        let shown = sizes.map_or(sig.clone(), |sizes| Arc::new(sizes.shown(sig)));
         let mut storages = SmallVec::new();
         for (o, v) in shown.outs.iter().zip(&node.outs) {
             storages.push(match (o.target, v) {
@@ -243,13 +270,7 @@ impl Device {
                 _ => None,
             });
         }
-        let mode = self.mode();
-        self.settle(&mut r, mode);
-        drop(r);
-        if mode == Mode::Debug && !held() {
-            self.wait_called(&sig, &storages, args)?;
-        }
-        Ok(Outcome::Called(Called { sig: shown, storages }))
+        Called { sig: shown, storages }
     }
 
     /// Debug eager: the op's own failure is raised by the op.

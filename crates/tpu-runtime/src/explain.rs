@@ -1,13 +1,12 @@
 //! What fused eager does, for people: which segments were met, why they ended, what each cost. Off unless asked for.
 
-use crate::Slot;
 use crate::plan::Plan;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tpu_graph::{ArgSpec, Cut, Sig};
+use tpu_graph::{ArgSpec, Sig};
 
 /// Why a segment ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,9 +25,11 @@ pub(crate) enum Why {
     Wait,
     /// The mode changed.
     Mode,
+    /// It is a whole graph of torch.compile, or ended where one began.
+    Graph,
 }
 
-const NAMES: [&str; 7] = ["each op", "foreach", "ops", "bytes", "read", "synchronize", "mode"];
+const NAMES: [&str; 8] = ["each op", "foreach", "ops", "bytes", "read", "synchronize", "mode", "graph"];
 
 /// How a segment was run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,17 +78,25 @@ impl Explain {
     }
 
     /// Notes a cut.
-    pub(crate) fn met(&self, cut: &Cut<Slot>, why: Why, how: How, plan: Option<&Arc<Plan>>) {
+    pub(crate) fn met(
+        &self,
+        key: u128,
+        sigs: impl Iterator<Item = Arc<Sig>>,
+        live: &[(u32, u32)],
+        why: Why,
+        how: How,
+        plan: Option<&Arc<Plan>>,
+    ) {
         let (by_key, rows) = &mut *self.rows.lock();
-        let k = *by_key.entry(cut.key).or_insert_with(|| {
-            let sigs: Vec<Arc<Sig>> = cut.nodes.iter().map(|n| n.sig.clone()).collect();
+        let k = *by_key.entry(key).or_insert_with(|| {
+            let sigs: Vec<Arc<Sig>> = sigs.collect();
             let change = changed(rows, &sigs);
-            let (live, why) = (cut.live.clone(), [0; NAMES.len()]);
+            let (live, why) = (live.to_vec(), [0; NAMES.len()]);
             rows.push(Row { sigs, live, plan: None, times: 0, singly: 0, why, change });
             rows.len() - 1
         });
         let row = &mut rows[k];
-        if row.times > 0 && row.change.is_empty() && !cut.live.iter().all(|l| row.live.contains(l)) {
+        if row.times > 0 && row.change.is_empty() && !live.iter().all(|l| row.live.contains(l)) {
             row.change = "other results were still held at its end".into();
         }
         row.times += 1;

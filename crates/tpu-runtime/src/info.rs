@@ -126,6 +126,7 @@ impl Device {
             "plans": plans,
             "plan_hits": hits,
             "plan_evictions": evictions,
+            "compiling": self.compiler.open(),
             "compiled": self.compiler.count(),
             "compile_seconds": self.compiler.seconds(),
             "disk": Json::Null,

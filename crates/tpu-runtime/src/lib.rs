@@ -5,6 +5,7 @@
 //! fills the values' slots. Whoever reads waits on a slot; nobody else waits.
 #![forbid(unsafe_code)]
 
+mod capture;
 mod compile;
 mod config;
 mod device;
@@ -23,6 +24,7 @@ mod signatures;
 mod slot;
 mod transfer;
 
+pub use capture::{Captured, CapturedOut, Graph, GraphOutcome, Owner};
 pub use config::Config;
 pub use device::{Called, Device, Mode, Outcome};
 pub use fault::Fault;

@@ -1,7 +1,7 @@
 //! Plans and the bounded table that keeps them.
 
 use crate::fault::Fault;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -150,8 +150,8 @@ pub(crate) enum Short {
 /// Plans in memory, least recently used first out.
 pub(crate) struct PlanTable {
     map: FxHashMap<u128, Variants>,
-    /// Signatures of ops that fused eager ran on their own.
-    ops: FxHashSet<u128>,
+    /// Signatures of ops that fused eager has run, and whether it did on their own.
+    ops: FxHashMap<u128, bool>,
     clock: u64,
     capacity: usize,
     pub(crate) hits: u64,
@@ -160,7 +160,7 @@ pub(crate) struct PlanTable {
 
 impl PlanTable {
     pub(crate) fn new(capacity: usize) -> PlanTable {
-        let (map, ops) = (FxHashMap::default(), FxHashSet::default());
+        let (map, ops) = (FxHashMap::default(), FxHashMap::default());
         PlanTable { map, ops, clock: 0, capacity, hits: 0, evictions: 0 }
     }
 
@@ -199,6 +199,11 @@ impl PlanTable {
         self.map.get(&key)?.plans.last().cloned()
     }
 
+    /// Whether this work has a plan.
+    pub(crate) fn holds(&self, key: u128) -> bool {
+        self.map.contains_key(&key)
+    }
+
     /// Whether compiling this work has failed.
     pub(crate) fn has_failed(&self, key: u128) -> bool {
         self.map.get(&key).is_some_and(|v| v.plans.iter().any(|p| p.failed()))
@@ -222,17 +227,17 @@ impl PlanTable {
         variants.plans.push(plan);
     }
 
-    /// Remembers that this op has run on its own.
-    pub(crate) fn note_op(&mut self, sig: u128) {
+    /// Remembers that this op has run, on its own or not.
+    pub(crate) fn note_op(&mut self, sig: u128, alone: bool) {
         if self.ops.len() >= 8 * self.capacity {
             self.ops.clear();
         }
-        self.ops.insert(sig);
+        *self.ops.entry(sig).or_default() |= alone;
     }
 
-    /// Whether this op has run on its own.
-    pub(crate) fn knows_op(&self, sig: u128) -> bool {
-        self.ops.contains(&sig)
+    /// Whether this op has run, and if so, whether on its own.
+    pub(crate) fn knows_op(&self, sig: u128) -> Option<bool> {
+        self.ops.get(&sig).copied()
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -4,6 +4,7 @@
 //! single ops, as strict eager would, and is compiled in the background once those are known. So a program whose shapes
 //! change all the time compiles what strict eager compiles and no more. docs/decisions/fused-eager.md has the measurements.
 
+use crate::capture::hosts;
 use crate::compile::Source;
 use crate::device::{Device, Mode, Recorder};
 use crate::executor::{Job, Run};
@@ -13,9 +14,13 @@ use crate::plan::{Plan, Short};
 use crate::{Slot, info};
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 use tpu_base::ErrorKind;
-use tpu_graph::{Cut, Param, lower};
+use tpu_graph::{Cut, lower};
 
+/// How long a segment waits for values to be let go of, when it is new or no plan of its own gives enough.
+/// In microseconds.
+const PATIENCE: [u64; 6] = [20, 50, 100, 300, 500, 1000];
 /// Nodes that a held region (a foreach op) puts into one plan; compile time grows with it.
 const HELD_NODES: usize = 8;
 
@@ -83,12 +88,13 @@ impl Device {
             let plan = plan.as_ref().and_then(|p| p.as_ref().ok()).cloned();
             let how = if plan.is_some() { How::Whole } else { How::Singly };
             let plan = plan.or_else(|| r.plans.any(cut.key));
-            self.explain.met(&cut, why, how, plan.as_ref());
+            let sigs = cut.nodes.iter().map(|n| n.sig.clone());
+            self.explain.met(cut.key, sigs, &cut.live, why, how, plan.as_ref());
         }
         match plan {
             Some(plan) => self.send(plan, cut),
             None => {
-                cut.nodes.iter().for_each(|n| r.plans.note_op(n.sig.id));
+                cut.nodes.iter().for_each(|n| r.plans.note_op(n.sig.id, true));
                 for one in cut.singly() {
                     let plan = self.plan(r, &one);
                     self.send(plan, one);
@@ -106,15 +112,26 @@ impl Device {
         if r.plans.has_failed(cut.key) {
             return None; // what the compiler refused as a whole goes on in pieces
         }
+        // autograd's threads let go of their last values a little after backward() has returned
+        for pause in PATIENCE {
+            std::thread::sleep(Duration::from_micros(pause));
+            cut.let_go();
+            if let Some(plan) = r.plans.get(cut.key, &cut.live) {
+                return plan.is_ready().then_some(Ok(plan));
+            }
+            if !r.plans.holds(cut.key) {
+                break;
+            }
+        }
         match r.plans.falls_short(cut.key, &cut.live) {
             Short::Unknown => {}
             Short::Seldom => return None,
             Short::Often(wanted) => cut.live = wanted,
         }
-        let known = cut.nodes.iter().filter(|n| r.plans.knows_op(n.sig.id)).count();
-        let all = known == cut.nodes.len();
-        // a process that knows most of the ops already has no reason to hope for the disk
-        if !all && 2 * known >= cut.nodes.len() {
+        let known: Vec<bool> = cut.nodes.iter().filter_map(|n| r.plans.knows_op(n.sig.id)).collect();
+        let all = known.len() == cut.nodes.len();
+        // a process that ran most of the ops on their own has no reason to hope for the disk
+        if !all && 2 * known.iter().filter(|alone| **alone).count() >= cut.nodes.len() {
             return None;
         }
         let program = lower(cut).ok()?;
@@ -127,6 +144,7 @@ impl Device {
         info::dump(&plan.op, cut.key, &source.text);
         r.plans.insert(cut.key, plan.clone());
         if on_disk {
+            cut.nodes.iter().for_each(|n| r.plans.note_op(n.sig.id, false));
             self.compiler.submit(plan.clone(), source);
             return Some(Ok(plan));
         }
@@ -142,11 +160,20 @@ impl Device {
         if let Some(plan) = r.plans.get(cut.key, &cut.live) {
             return Ok(plan);
         }
+        let plan = self.whole_plan(cut)?;
+        r.plans.insert(cut.key, plan.clone());
+        Ok(plan)
+    }
+
+    /// The plan of everything in a cut, which is compiled from here on.
+    ///
+    /// # Errors
+    /// The lowering's mistake.
+    pub(crate) fn whole_plan(&self, cut: &Cut<Slot>) -> Result<Arc<Plan>, Arc<Fault>> {
         let first = &cut.nodes[0].sig;
         let program = lower(cut)
             .map_err(|e| Arc::new(Fault::new(ErrorKind::Bug, e.to_string()).at(&first.form.name, &first.site)))?;
         let plan = Arc::new(Plan::new(&program, cut));
-        r.plans.insert(cut.key, plan.clone());
         let source = Source::of(&program.module);
         info::dump(&plan.op, cut.key, &source.text);
         self.compiler.submit(plan.clone(), source);
@@ -159,16 +186,7 @@ impl Device {
             Err(fault) => return cut.results().for_each(|v| v.payload.fill(Err(fault.clone()))),
         };
         cut.live.clone_from(&plan.live);
-        let hosts = plan
-            .params
-            .iter()
-            .filter_map(|p| match p {
-                Param::Host { node, slot, .. } | Param::Rng { node, slot } => {
-                    Some(cut.nodes[*node as usize].hosts[*slot as usize])
-                }
-                Param::Input(_) => None,
-            })
-            .collect();
+        let hosts = hosts(&plan, &cut).collect();
         let outs = cut.results().cloned().collect();
         self.executor.send(Job::Run(Run { plan, inputs: cut.inputs, hosts, outs }));
     }

@@ -1,5 +1,6 @@
 //! Between host memory and storages.
 
+use crate::capture;
 use crate::elements::element_type;
 use crate::explain::Why;
 use crate::fault::Fault;
@@ -93,6 +94,9 @@ impl Device {
     /// The fault that poisoned the value.
     pub fn wait_storage(&self, storage: &Storage, timeout: Option<Duration>) -> Result<bool, Arc<Fault>> {
         let Some(value) = storage.value() else { return Ok(true) };
+        if value.payload.get().is_none() && capture::is_open() {
+            return Err(capture::no_value());
+        }
         if value.is_deferred() {
             self.flush(Why::Read);
         }

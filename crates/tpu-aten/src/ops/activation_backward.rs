@@ -76,8 +76,8 @@ pub(crate) static DEFS: &[OpDef] = &[
     )
     .eg(&[
         "f32[2,3] 1 1 1 False f32[2,3]",
-        "f32[19] 1.5 1.25 0.5 False f32[19]!",
-        "f32[19] 1.5 1.25 0.5 True f32[19]!",
+        "f32[19] 1.5 1.25 0.5 False f32[19]?",
+        "f32[19] 1.5 1.25 0.5 True f32[19]?",
         "bf16[9] 1 1 1 False bf16[9]",
         "f64[4] 1 1 1 True f64[4]",
     ]),
@@ -118,13 +118,13 @@ pub(crate) static DEFS: &[OpDef] = &[
         let inside = g / (x * (x.full_like(1.0) - x));
         match cx.opt_float("eps") {
             None => (x.lt(0.0) | x.gt(1.0)).select(g.full_like(f64::NAN), inside),
-            Some(e) => (x.ge(e) & x.le(1.0 - e)).select(inside, g.zeros_like()),
+            Some(e) => (x.lt(e) | x.gt(1.0 - e)).select(g.zeros_like(), inside),
         }
     })
     .eg(&[
         "f32[2,3] f32[2,3]~",
-        "f32[19] f32[19]!",
-        "f32[19] f32[19]! 0.1",
+        "f32[19] f32[19]?",
+        "f32[19] f32[19]? 0.1",
         "bf16[9] bf16[9]~ 0.2",
         "f64[4] f64[4]~",
     ]),
@@ -167,7 +167,7 @@ fn elu<'b>(cx: &Cx<'b>) -> V<'b> {
     let (scale, rate) = (cx.scalar("scale", d), cx.scalar("input_scale", d));
     let low = cx.scalar("alpha", d) * scale;
     let below = if cx.flag("is_result") { g * rate * (x + low) } else { g * rate * low * (x * rate).exp() };
-    x.gt(0.0).select(g * scale, below)
+    x.le(0.0).select(below, g * scale)
 }
 
 fn gelu<'b>(cx: &Cx<'b>) -> V<'b> {
