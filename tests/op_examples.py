@@ -2,8 +2,9 @@
 
 An example is positional by schema order or `name=value`. Tensors get values from a seed made of the example's own text,
 so that a failure repeats. Beside the README's tensor suffixes: `!` cycles through the dtype's awkward values (NaN,
-±inf, ±0, halves, extremes), `?` the same without NaN (torch's CPU kernels answer it by vector width here and there), `^` makes Hermitian positive definite matrices, `h` makes a 0-d tensor that stays on the
-host.
+±inf, ±0, halves, extremes), `?` the same without NaN (torch's CPU
+kernels answer it by vector width here and there), `^` makes Hermitian positive definite matrices, `h` makes a 0-d
+tensor that stays on the host.
 """
 
 from __future__ import annotations

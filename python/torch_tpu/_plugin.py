@@ -171,8 +171,8 @@ def config_json() -> str:
     import torch
 
     plugin = find()
-    # XLA would print how its client was configured, and screenfuls about the CPU for each plan from the disk; what fails
-    # comes back as a status
+    # XLA would print how its client was configured, and screenfuls about the CPU for each plan from the disk;
+    # what fails comes back as a status
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     cap = cache_bytes()
     return json.dumps(

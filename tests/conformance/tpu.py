@@ -157,6 +157,8 @@ def main() -> int:
     if not library:
         print("libtpu is not installed (pip install libtpu): nothing was compiled for a TPU")
         return 0
+    if not Path(library).is_file():
+        parser.error(f"{library} is no libtpu.so")
     todo = programs(options.match)
     result = {"examples": sorted(name for name, _ in todo), "failed": {}}
     known = json.loads(KNOWN.read_text()) if KNOWN.exists() else {}

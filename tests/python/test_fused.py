@@ -33,7 +33,7 @@ def compiled() -> int:
 
 
 def compiles_after_third_round(one_round, rounds: int = 8) -> list[int]:
-    """How many programs rounds four and later compile, in a loop that runs on and in one that waits after each round."""
+    """What rounds four and later compile, in a loop that runs on and in one that waits after each round."""
     counts = []
     for wait in (False, True):
         for k in range(rounds):

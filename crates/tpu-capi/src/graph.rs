@@ -14,8 +14,8 @@ use tpu_runtime::{Captured, Fault, Graph, GraphOutcome, Owner, Slot, Storage, Te
 pub struct TpuGraph(Graph);
 
 thread_local! {
-    /// Keeps what the last result points into.
-    static KEPT: RefCell<(Option<Arc<Captured>>, Vec<TpuOut>)> = const { RefCell::new((None, Vec::new())) };
+    /// The last call's results. What they point into belongs to the graph.
+    static RESULTS: RefCell<Vec<TpuOut>> = const { RefCell::new(Vec::new()) };
 }
 
 /// # Safety
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn tpu_graph_call(
         match called {
             Ok(GraphOutcome::Called(program, storages)) => {
                 // SAFETY: the caller's promise.
-                hand_over(program, storages, unsafe { &mut *result })
+                hand_over(&program, storages, unsafe { &mut *result })
             }
             Ok(GraphOutcome::Unknown) => {
                 say(ErrorKind::Bug, "a graph was called with inputs it was not recorded for");
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn tpu_graph_call(
     })
 }
 
-fn hand_over(program: Arc<Captured>, storages: Vec<Option<Storage>>, result: &mut TpuResult) -> i32 {
+fn hand_over(program: &Captured, storages: Vec<Option<Storage>>, result: &mut TpuResult) -> i32 {
     let mut list = Vec::with_capacity(storages.len());
     for (o, storage) in program.outs.iter().zip(storages) {
         let mut out = match storage.map(bare) {
@@ -152,9 +152,9 @@ fn hand_over(program: Arc<Captured>, storages: Vec<Option<Storage>>, result: &mu
     }
     result.n_outs = list.len() as u32;
     result.rng_increment = program.rng_increment;
-    KEPT.with_borrow_mut(|kept| {
-        *kept = (Some(program), list);
-        result.more = kept.1.as_ptr();
+    RESULTS.with_borrow_mut(|results| {
+        *results = list;
+        result.more = results.as_ptr();
     });
     OK
 }

@@ -249,7 +249,8 @@ impl Device {
             sigs: cut.nodes.iter().map(|n| n.sig.clone()).collect(),
             plan,
         };
-        graph.programs.write().insert(open.key, Arc::new(program));
+        // a program stays as long as its graph: results point into it
+        graph.programs.write().entry(open.key).or_insert_with(|| Arc::new(program));
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 """One ATen graph as it is called: its device pieces run as plans."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,8 +31,13 @@ class DevicePiece:
     ) -> None:
         self.nodes, self.takes, self.gives, self.ends = nodes, takes, gives, ends
         self.graphs: dict[tuple[Any, ...], _C.Graph] = {}
+        # the usual case, in which nothing has to be looked at: device tensors only
+        self.plain = None if any(not _on_device(node) for node in takes) else _C.Graph()
 
-    def __call__(self, args: Sequence[Any]) -> Sequence[torch.Tensor]:
+    def __call__(self, args: list[Any]) -> Sequence[torch.Tensor]:
+        if self.plain is not None:
+            results = self.plain(args)
+            return self._recorded(self.plain, args, args) if results is None else results
         tensors, numbers = [], []
         for arg in args:
             if not isinstance(arg, torch.Tensor):
@@ -44,13 +49,9 @@ class DevicePiece:
         if graph is None:
             graph = self.graphs[key] = _C.Graph()
         results = graph(tensors)
-        if results is None:
-            self._record(graph, args, tensors)
-            results = graph(tensors)
-            assert results is not None
-        return results
+        return self._recorded(graph, args, tensors) if results is None else results
 
-    def _record(self, graph: _C.Graph, args: Sequence[Any], tensors: list[torch.Tensor]) -> None:
+    def _recorded(self, graph: _C.Graph, args: list[Any], tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         with torch.no_grad(), _disable_current_modes(), torch._C._DisableAutocast():
             stands = graph.record(tensors)
             try:
@@ -66,6 +67,9 @@ class DevicePiece:
                 graph.abandon()
                 raise
             graph.finish(stands, outs)
+        results = graph(tensors)
+        assert results is not None, "a graph was not kept"
+        return results
 
 
 class HostPiece:
@@ -87,7 +91,32 @@ class HostPiece:
 def run(node: Node, values: Values) -> Any:
     """The node's result for what its arguments stand for."""
     args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
-    return node.target(*args, **kwargs)
+    return INSTEAD.get(node.target, node.target)(*args, **kwargs)
+
+
+def _run_and_save_rng_state(op: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:
+    return torch.tpu.get_rng_state(), op(*args, **kwargs)
+
+
+def _run_with_rng_state(state: torch.Tensor, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    now = torch.tpu.get_rng_state()
+    torch.tpu.set_rng_state(state.cpu())
+    try:
+        return op(*args, **kwargs)
+    finally:
+        torch.tpu.set_rng_state(now)
+
+
+# What checkpointing makes of random ops; PyTorch's own know a fixed list of devices.
+INSTEAD = {
+    torch._prims.rng_prims.run_and_save_rng_state: _run_and_save_rng_state,
+    torch._prims.rng_prims.run_with_rng_state: _run_with_rng_state,
+}
+
+
+def _on_device(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.device.type == "tpu"
 
 
 class Program:
@@ -101,8 +130,20 @@ class Program:
         (self.output,) = graph.find_nodes(op="output")
         self.refused: set[Node] = set()
         self.steps = self._steps([n for n in graph.nodes if n.op == "call_function"])
+        self._shorten()
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
+        if self.short is not None:
+            step, takes, gives = self.short
+            try:
+                results = step([args[k] for k in takes])
+            except Refusal:
+                self.short = None  # below it is divided
+            else:
+                if gives is not None:
+                    results = [results[k] if k >= 0 else args[~k] for k in gives]
+                args.clear()
+                return results
         values = {**self.kept, **dict(zip(self.inputs, args))}
         args.clear()
         k = 0
@@ -119,6 +160,18 @@ class Program:
                 del values[node]
             k += 1
         return map_arg(self.output.args[0], values.__getitem__)
+
+    def _shorten(self) -> None:
+        """Where one piece does it all: the piece, which inputs it takes, and what each output is: a result of it, or
+        (complement) an input; None: its results as they are."""
+        self.short: tuple[DevicePiece, list[int], list[int] | None] | None = None
+        if len(self.steps) != 1 or not isinstance(self.steps[0], DevicePiece) or self.kept:
+            return
+        step, outs = self.steps[0], self.output.args[0]
+        place = {node: ~k for k, node in enumerate(self.inputs)} | {node: k for k, node in enumerate(step.gives)}
+        if all(isinstance(out, Node) and out in place for out in outs):
+            gives = None if list(outs) == step.gives else [place[out] for out in outs]
+            self.short = step, [self.inputs.index(node) for node in step.takes], gives
 
     def _steps(self, calls: Sequence[Node]) -> list[DevicePiece | HostPiece]:
         """The pieces of ``calls``, which all else has run before."""

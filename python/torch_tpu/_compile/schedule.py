@@ -42,8 +42,8 @@ def runs_on_device(node: Node) -> bool:
 def schedule(nodes: Sequence[Node], refused: Set[Node]) -> list[Piece]:
     """Puts ``nodes`` (a graph's calls, in order) into as few pieces as their dependencies allow.
 
-    ``refused`` are nodes that turned out not to run in a plan. Pieces alternate: even levels are the host's. Writes into
-    inputs come last, as AOTAutograd has put them: what reads the old value must not move behind them.
+    ``refused`` are nodes that turned out not to run in a plan. Pieces alternate: even levels are the host's. Writes
+    into inputs come last, as AOTAutograd has put them: what reads the old value must not move behind them.
     """
     level: dict[Node, int] = {}
     last: list[Node] = []

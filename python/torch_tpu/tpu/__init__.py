@@ -64,6 +64,11 @@ class _TpuModule(EagerModeModule):
     def default_generators(self) -> tuple[torch.Generator, ...]:
         return (_get_generator(),)
 
+    @property
+    def _initialized(self) -> bool:
+        """What ``torch.utils.checkpoint`` asks before it keeps the generator's state."""
+        return _C.is_started()
+
 
 sys.modules[__name__].__class__ = _TpuModule
 
