@@ -4,10 +4,13 @@ use crate::key::fold;
 use crate::sig::{HostValues, Operands, Sig, Target};
 use crate::value::{Standing, Value};
 use smallvec::SmallVec;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Calls that decide together whether a place is a good boundary.
 const WINDOW: usize = 4;
+/// Boundaries remembered.
+const BOUNDARIES: usize = 4096;
 
 /// An operand of a node inside its segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,8 @@ pub struct Segment<P> {
     bytes: u64,
     /// Signatures of the last calls, cut or not.
     recent: [u64; WINDOW],
+    /// Ranks of places that were boundaries.
+    boundaries: HashSet<u64>,
 }
 
 /// A segment that was cut: what a plan is made of and run on.
@@ -56,7 +61,7 @@ pub struct Cut<P> {
 
 impl<P> Default for Segment<P> {
     fn default() -> Self {
-        Segment { nodes: vec![], bytes: 0, recent: [0; WINDOW] }
+        Segment { nodes: vec![], bytes: 0, recent: [0; WINDOW], boundaries: HashSet::new() }
     }
 }
 
@@ -94,8 +99,13 @@ impl<P> Segment<P> {
                 v
             }));
         }
+        // with the operands that the last calls made: the start of a chain of equal calls is a place of its own
+        let near = values.iter().fold(0, |h: u64, v| {
+            let back = v.node().map_or(0, |(m, _)| n as u64 - m as u64);
+            h << 4 | if back <= WINDOW as u64 { back } else { 0 }
+        });
         self.recent.rotate_right(1);
-        self.recent[0] = sig.id as u64;
+        self.recent[0] = sig.id as u64 ^ near.wrapping_mul(0xd6e8_feb8_6659_fd93);
         let rank = self.recent.iter().fold(0u64, |h, id| (h.rotate_left(17) ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         self.nodes.push(Node { sig, operands: SmallVec::new(), hosts, outs, values, rank });
         &self.nodes[n]
@@ -103,11 +113,27 @@ impl<P> Segment<P> {
 
     /// How many nodes to cut so that a loop meets the same segments again, whatever stood before it: the boundary is where
     /// the hash of the last few calls is least, a place in the program and not a count (winnowing: Schleimer, Wilkerson,
-    /// Aiken, *Winnowing: local algorithms for document fingerprinting*, 2003). Of equal places the last.
-    pub fn boundary(&self) -> usize {
+    /// Aiken, *Winnowing: local algorithms for document fingerprinting*, 2003). A place that stands alone in the segment
+    /// goes before one that comes again and again (a layer, a chain of equal calls: cut there, an outer loop would drift),
+    /// one that was a boundary before goes before a new one. Of equal places the last.
+    pub fn boundary(&mut self) -> usize {
         let first = self.nodes.len() / 4;
-        let places = self.nodes.iter().enumerate().skip(first);
-        places.min_by_key(|(n, node)| (node.rank, usize::MAX - n)).map_or(0, |(n, _)| n + 1)
+        let mut places: Vec<(u64, usize)> =
+            self.nodes.iter().enumerate().skip(first).map(|(n, p)| (p.rank, n)).collect();
+        places.sort_unstable();
+        let repeated = |k: usize| {
+            let same = |j: Option<usize>| j.and_then(|j| places.get(j)).is_some_and(|p| p.0 == places[k].0);
+            same(k.checked_sub(1)) || same(Some(k + 1))
+        };
+        let order = |k: &usize| {
+            (repeated(*k), !self.boundaries.contains(&places[*k].0), places[*k].0, usize::MAX - places[*k].1)
+        };
+        let Some((rank, n)) = (0..places.len()).min_by_key(order).map(|k| places[k]) else { return 0 };
+        if self.boundaries.len() >= BOUNDARIES {
+            self.boundaries.clear();
+        }
+        self.boundaries.insert(rank);
+        n + 1
     }
 
     /// Takes the first `count` nodes: what of them is still held elsewhere, or used by the nodes that stay, is live. Must
@@ -270,7 +296,8 @@ mod tests {
         for id in program {
             drop(push(&mut s, id, &[]));
             if s.len() == most {
-                keys.push(s.cut(s.boundary()).key);
+                let n = s.boundary();
+                keys.push(s.cut(n).key);
             }
         }
         keys
@@ -287,6 +314,32 @@ mod tests {
             };
             let enough = 3.max(400 / period);
             assert_eq!(known(enough), known(8 * enough), "period {period}");
+        }
+    }
+
+    #[test]
+    fn chains_of_equal_calls_are_cut_where_they_start() {
+        for length in [30, 70, 100, 250_usize] {
+            let mut s = Segment::default();
+            let (mut keys, mut early) = (std::collections::HashSet::new(), 0);
+            for round in 0..40 {
+                let mut v = push(&mut s, 1, &[]);
+                for i in 0..length {
+                    v = push(&mut s, 2 + i as u128 % 2, &[&v]);
+                    if s.len() == 64 {
+                        let n = s.boundary();
+                        keys.insert(s.cut(n).key);
+                    }
+                }
+                if early == 0 && round >= 2 && (round + 1) * length >= 400 {
+                    early = keys.len();
+                }
+            }
+            assert_eq!(
+                early,
+                keys.len(),
+                "length {length}: segments after three rounds and 400 calls, and after forty rounds"
+            );
         }
     }
 

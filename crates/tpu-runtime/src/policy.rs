@@ -51,9 +51,13 @@ impl Device {
     pub(crate) fn settle(&self, r: &mut Recorder, mode: Mode) {
         let n = r.segment.len();
         match mode {
-            Mode::Fused if n >= self.config.segment_ops => self.cut(r, r.segment.boundary(), Why::Ops),
+            Mode::Fused if n >= self.config.segment_ops => {
+                let n = r.segment.boundary();
+                self.cut(r, n, Why::Ops)
+            }
             Mode::Fused if r.segment.bytes() >= self.config.segment_bytes => {
-                self.cut(r, r.segment.boundary(), Why::Bytes)
+                let n = r.segment.boundary();
+                self.cut(r, n, Why::Bytes)
             }
             Mode::Fused => {}
             _ if !held() => self.cut(r, n, Why::Op),
