@@ -119,12 +119,14 @@ bool compatible(const Tensor& self, const Tensor& from) {
 int64_t choose_attention(const Tensor& q, const Tensor& k, const Tensor& v, const optional<Tensor>& mask, double,
                          bool causal, optional<double>, bool grouped) {
   const auto math = static_cast<int64_t>(at::SDPBackend::math);
-  if (q.is_nested() || q.dim() != 4 || k.dim() != 4 || v.dim() != 4 || q.numel() == 0 || k.numel() == 0) return math;
-  const int64_t heads = grouped ? q.size(1) / k.size(1) * k.size(1) : k.size(1);
+  if (q.is_nested() || q.dim() != 4 || k.dim() != 4 || v.dim() != 4 || q.sym_numel() == 0 || k.sym_numel() == 0)
+    return math;
+  // sizes may be symbols: torch.compile asks too
+  const c10::SymInt heads = grouped ? q.sym_size(1) / k.sym_size(1) * k.sym_size(1) : k.sym_size(1);
   const bool fits =
-      q.size(0) == k.size(0) && q.size(1) == heads && q.size(3) == k.size(3) && v.size(3) > 0 &&
-      k.sizes().slice(0, 3) == v.sizes().slice(0, 3) && q.is_floating_point() && q.scalar_type() != at::kDouble &&
-      !(mask && (causal || !at::is_expandable_to(mask->sizes(), {q.size(0), heads, q.size(2), k.size(2)})));
+      q.sym_size(0) == k.sym_size(0) && q.sym_size(1) == heads && q.sym_size(3) == k.sym_size(3) && v.sym_size(3) > 0 &&
+      k.sym_sizes().slice(0, 3) == v.sym_sizes().slice(0, 3) && q.is_floating_point() && q.scalar_type() != at::kDouble &&
+      !(mask && (causal || !at::is_expandable_to(mask->sym_sizes(), {q.sym_size(0), heads, q.sym_size(2), k.sym_size(2)})));
   const bool fused = fits && at::globalContext().userEnabledOverrideableSDP();
   return fused ? static_cast<int64_t>(at::SDPBackend::overrideable) : math;
 }

@@ -326,6 +326,56 @@ def test_dynamic_sizes_are_right_and_trace_once():
     assert counter.frame_count == 1
 
 
+NET = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4))
+IN_ROOMS = {
+    "pointwise": (lambda x: x.sin() * x.shape[0] + 1, (7,)),
+    "reductions": (lambda x: x.mean(0) + x.sum() + x.amax(0) - x.amin(), (7,)),
+    "softmax and variance along it": (lambda x: F.softmax(x, 0) * x.var(0), (7,)),
+    "contracted": (lambda x: x.t() @ (F.softmax(x, -1) @ x.t()).sum(0), (7,)),
+    "the last": (lambda x: x[-1] + x[1:].sum(0), (7,)),
+    "network": (lambda x: NET.to("tpu")(x), (8,)),
+}
+
+
+@pytest.mark.parametrize("name", IN_ROOMS)
+def test_sizes_share_plans(name):
+    f, rest = IN_ROOMS[name]
+    run, plans = compiled(f, dynamic=True), 0
+    for n in (2, 3, 5, 8, 13, 31, 64, 100, 200, 257, 511, 512):
+        x = data(n, *rest)
+        x.cpu()
+        torch.tpu.synchronize()
+        before = torch.tpu.compile_count()
+        got = run(x)
+        got.cpu()
+        torch.tpu.synchronize()
+        plans += torch.tpu.compile_count() - before
+        close(got, f(x), rtol=1e-3, atol=1e-4)
+    assert plans <= 9
+
+
+def test_gradients_of_dynamic_sizes():
+    net = NET.to("tpu")
+    run = compiled(lambda x, t: F.cross_entropy(net(x), t), dynamic=True)
+    for n in (2, 3, 7, 20, 33):
+        x, t = data(n, 8), torch.arange(n, device="tpu") % 4
+        net.zero_grad()
+        run(x, t).backward()
+        got = [p.grad.clone() for p in net.parameters()]
+        net.zero_grad()
+        F.cross_entropy(net(x), t).backward()
+        for g, p in zip(got, net.parameters()):
+            close(g, p.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_attention_with_dynamic_sizes():
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0).to("tpu")
+    run = compiled(layer, dynamic=True)
+    for shape in ((2, 6, 16), (3, 7, 16), (5, 4, 16)):
+        x = data(*shape)
+        close(run(x), layer(x), rtol=1e-3, atol=1e-4)
+
+
 def test_a_mistake_inside_a_graph_leaves_the_process_whole():
     run = compiled(lambda x, i: x[i] + 1)
     x = data(4)

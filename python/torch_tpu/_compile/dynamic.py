@@ -1,0 +1,113 @@
+"""A device piece whose inputs have dynamic sizes: one plan for all sizes of a room where its ops allow it."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import sympy
+import torch
+from torch.fx import Node
+
+from torch_tpu import _C
+from torch_tpu._compile.pieces import DevicePiece, recording
+from torch_tpu._compile.room_rules import run
+from torch_tpu._compile.rooms import Rooms, Roomy, room, symbols_of
+
+
+class DynamicPiece(DevicePiece):
+    """Where an op has no rule for rooms, it runs as any device piece, a plan for each size; ``reason`` says why."""
+
+    def __init__(
+        self, nodes: Sequence[Node], takes: Sequence[Node], gives: Sequence[Node], ends: Sequence[Node]
+    ) -> None:
+        super().__init__(nodes, takes, gives, ends)
+        self.reason = ""
+        self.rooms: dict[tuple[int, ...], tuple[_C.Graph, Callable[..., Any]]] = {}
+        fakes = [node.meta.get("val") for node in takes]
+        found: dict[sympy.Symbol, tuple[int, int | None]] = {}
+        for k, fake in enumerate(fakes):
+            if isinstance(fake, torch.SymInt) and fake.node.expr.is_Symbol:
+                found.setdefault(fake.node.expr, (k, None))
+            elif isinstance(fake, torch.Tensor):
+                for d, size in enumerate(fake.shape):
+                    if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                        found.setdefault(size.node.expr, (k, d))
+        self.where = found
+        unknown = set().union(*map(symbols_of, fakes)) - set(found)
+        if unknown or any(node.op == "placeholder" and fake is None for node, fake in zip(takes, fakes)):
+            self.reason = f"nothing tells the size {', '.join(map(str, unknown))}"
+        # where each tensor goes, and which of its dimensions are dynamic
+        self.shapes = [fake.shape if isinstance(fake, torch.Tensor) else None for fake in fakes]
+
+    def __call__(self, args: list[Any]) -> Sequence[torch.Tensor]:
+        if self.reason:
+            return super().__call__(args)
+        sizes = [args[k] if d is None else args[k].shape[d] for k, d in self.where.values()]
+        key = tuple(map(room, sizes))
+        found = self.rooms.get(key)
+        rooms = Rooms(dict(zip(self.where, key)), {})
+        with torch.no_grad():
+            tensors = [
+                _padded(x, rooms.shape(shape)) if _is_dynamic(shape) else x if x.device.type == "tpu" else x.to("tpu")
+                for x, shape in zip(args, self.shapes)
+                if shape is not None
+            ] + [_number(n) for n in sizes]
+        if found is None:
+            try:
+                found = self.rooms[key] = self._record_rooms(key, tensors)
+            except Exception as error:  # no rule, or something that cannot be recorded: the exact sizes tell which
+                self.reason = str(error) or type(error).__name__
+                return super().__call__(args)
+        graph, shapes = found
+        results = graph(tensors)
+        assert results is not None, "a graph was not kept"
+        for x, shape in zip(results, shapes(*sizes)):
+            if x.shape != shape:
+                x.set_(x.untyped_storage(), x.storage_offset(), shape, x.stride())
+        return results
+
+    def _record_rooms(
+        self, key: tuple[int, ...], tensors: list[torch.Tensor]
+    ) -> tuple[_C.Graph, Callable[..., Sequence[tuple[int, ...]]]]:
+        graph = _C.Graph()
+        with recording(graph, tensors) as (stands, outs):
+            inputs, numbers = stands[: -len(key)], stands[-len(key) :]
+            rooms = Rooms(dict(zip(self.where, key)), dict(zip(self.where, numbers)))
+            rest, values = iter(inputs), {}
+            for node, shape in zip(self.takes, self.shapes):
+                fake = node.meta.get("val")
+                if shape is None:
+                    values[node] = fake.node.expr if isinstance(fake, torch.SymInt) else fake
+                else:
+                    values[node] = Roomy(next(rest), rooms.dims(shape))
+            for node in self.nodes:
+                values[node] = run(rooms, node, values)
+            given = [rooms.output(values[node]) for node in self.gives]
+            outs.extend(x.contiguous().resolve_conj().resolve_neg() for x, _ in given)
+        return graph, sympy.lambdify(list(self.where), [tuple(sizes) for _, sizes in given], "math")
+
+
+def _is_dynamic(shape: Sequence[Any]) -> bool:
+    return any(isinstance(size, torch.SymInt) for size in shape)
+
+
+@lru_cache(4096)
+def _number(n: int) -> torch.Tensor:
+    return torch.tensor(n).to("tpu")
+
+
+def _padded(x: torch.Tensor, shape: list[int]) -> torch.Tensor:
+    """x at the front of a tensor of `shape`. What an earlier graph gave lies in its room already; anything else goes
+    through the host, since a program that pads would be one more for each size."""
+    if list(x.shape) == shape:
+        return x if x.device.type == "tpu" else x.to("tpu")
+    strides, count = [], 1
+    for size in reversed(shape):
+        strides.insert(0, count)
+        count *= size
+    plain = x.device.type == "tpu" and x.storage_offset() == 0 and list(x.stride()) == strides
+    if plain and x.untyped_storage().nbytes() >= count * x.element_size() and not (x.is_conj() or x.is_neg()):
+        return x.as_strided(shape, strides)
+    whole = torch.zeros(shape, dtype=x.dtype)
+    whole[tuple(slice(n) for n in x.shape)] = x.cpu()
+    return whole.to("tpu")

@@ -1,0 +1,126 @@
+"""Pieces of a graph: those that run as one plan on the device, those that run as they stand."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.fx.node import map_arg
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torch_tpu import _C
+
+Values = dict[Node, Any]
+
+
+class Refusal(Exception):
+    """A node that a plan cannot hold, met while it was recorded."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.name)
+        self.node = node
+
+
+@contextmanager
+def recording(graph: _C.Graph, inputs: list[torch.Tensor]) -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+    """Records the block's ops into the graph: stand-ins of the inputs, and a list that takes the outputs."""
+    with torch.no_grad(), _disable_current_modes(), torch._C._DisableAutocast():
+        stands, outs = graph.record(inputs), []
+        try:
+            yield stands, outs
+        except BaseException:
+            graph.abandon()
+            raise
+        graph.finish(stands, outs)
+
+
+class DevicePiece:
+    """Nodes that run as one plan. It is recorded on the first call with inputs of a geometry (and, where sizes are
+    dynamic, with given numbers)."""
+
+    def __init__(
+        self, nodes: Sequence[Node], takes: Sequence[Node], gives: Sequence[Node], ends: Sequence[Node]
+    ) -> None:
+        self.nodes, self.takes, self.gives, self.ends = nodes, takes, gives, ends
+        self.graphs: dict[tuple[Any, ...], _C.Graph] = {}
+        # the usual case, in which nothing has to be looked at: device tensors only
+        self.plain = None if any(not _on_device(node) for node in takes) else _C.Graph()
+
+    def __call__(self, args: list[Any]) -> Sequence[torch.Tensor]:
+        if self.plain is not None:
+            results = self.plain(args)
+            return self._recorded(self.plain, args, args) if results is None else results
+        tensors, numbers = [], []
+        for arg in args:
+            if not isinstance(arg, torch.Tensor):
+                numbers.append(arg)
+            else:
+                tensors.append(arg if arg.device.type == "tpu" else arg.to("tpu"))
+        key = tuple(numbers)
+        graph = self.graphs.get(key)
+        if graph is None:
+            graph = self.graphs[key] = _C.Graph()
+        results = graph(tensors)
+        return self._recorded(graph, args, tensors) if results is None else results
+
+    def _recorded(self, graph: _C.Graph, args: list[Any], tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        with recording(graph, tensors) as (stands, outs):
+            rest = iter(stands)
+            values = {n: next(rest) if isinstance(a, torch.Tensor) else a for n, a in zip(self.takes, args)}
+            for node in self.nodes:
+                try:
+                    values[node] = run(node, values)
+                except Exception as error:
+                    raise Refusal(node) from error
+            outs.extend(values[node].resolve_conj().resolve_neg() for node in self.gives)
+        results = graph(tensors)
+        assert results is not None, "a graph was not kept"
+        return results
+
+
+class HostPiece:
+    """Nodes that run as they stand."""
+
+    def __init__(
+        self, nodes: Sequence[Node], takes: Sequence[Node], gives: Sequence[Node], ends: Sequence[Node]
+    ) -> None:
+        self.nodes, self.takes, self.gives, self.ends = nodes, takes, gives, ends
+
+    def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
+        values = dict(zip(self.takes, args))
+        with torch.no_grad():
+            for node in self.nodes:
+                values[node] = run(node, values)
+        return [values[node] for node in self.gives]
+
+
+def run(node: Node, values: Values) -> Any:
+    """The node's result for what its arguments stand for."""
+    args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
+    return INSTEAD.get(node.target, node.target)(*args, **kwargs)
+
+
+def _run_and_save_rng_state(op: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:
+    return torch.tpu.get_rng_state(), op(*args, **kwargs)
+
+
+def _run_with_rng_state(state: torch.Tensor, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    now = torch.tpu.get_rng_state()
+    torch.tpu.set_rng_state(state.cpu())
+    try:
+        return op(*args, **kwargs)
+    finally:
+        torch.tpu.set_rng_state(now)
+
+
+# What checkpointing makes of random ops; PyTorch's own know a fixed list of devices.
+INSTEAD = {
+    torch._prims.rng_prims.run_and_save_rng_state: _run_and_save_rng_state,
+    torch._prims.rng_prims.run_with_rng_state: _run_with_rng_state,
+}
+
+
+def _on_device(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.device.type == "tpu"
