@@ -65,7 +65,11 @@ void bind(py::module_& m) {
   const auto method = [](auto f) { return torch::wrap_pybind_function(std::function(f)); };
   py::class_<Graph>(m, "Graph")
       .def(py::init<>())
-      .def("record", method([](Graph& g, const Tensors& inputs) { return g.record(inputs); }))
+      .def("record", method([](Graph& g, const Tensors& inputs) { return g.record(inputs, false); }))
+      .def("record_filled", method([](Graph& g, const Tensors& inputs) { return g.record(inputs, true); }))
+      .def("text", method([](Graph& g, const Tensors& stands, const Tensors& outs) { return g.text(stands, outs); }))
+      .def("load", method([](Graph& g, std::string program, std::string exe) { g.load(program, exe); }))
+      .def("executable", method([](const Graph& g) { return py::bytes(g.executable()); }))
       .def("finish", method([](Graph& g, const Tensors& stands, const Tensors& outs) { g.finish(stands, outs); }))
       .def("abandon", method([](Graph& g) { g.abandon(); }))
       .def("__call__", method([](const Graph& g, const Tensors& inputs) { return g.call(inputs); }));

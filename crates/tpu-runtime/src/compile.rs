@@ -21,7 +21,8 @@ struct Task {
 pub(crate) struct Source {
     /// StableHLO.
     pub(crate) text: String,
-    reduces_fully: bool,
+    /// Whether it has a reduction that wants other options.
+    pub(crate) reduces_fully: bool,
 }
 
 impl Source {
