@@ -75,9 +75,10 @@ void Graph::load(const std::string& program, const std::string& executable) {
   check(tpu_graph_load(graph_, program.c_str(), executable.data(), executable.size()));
 }
 
-std::string Graph::executable() const {
+std::string Graph::compile(const std::string& program) {
+  ensure_started();
   size_t n = 0;
-  const char* bytes = tpu_graph_executable(graph_, &n);
+  const char* bytes = tpu_program_compile(program.c_str(), &n);
   if (bytes == nullptr) raise_last_error();
   return std::string(bytes, n);
 }

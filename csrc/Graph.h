@@ -22,7 +22,7 @@ class Graph {
   // torch_tpu.aot; see tpu_graph_export.
   std::string text(const std::vector<at::Tensor>& stands, const std::vector<at::Tensor>& outs);
   void load(const std::string& program, const std::string& executable);
-  std::string executable() const;
+  static std::string compile(const std::string& program);
   // Runs what was recorded for inputs of this geometry; nothing when nothing was.
   std::optional<std::vector<at::Tensor>> call(const std::vector<at::Tensor>& inputs) const;
 

@@ -63,12 +63,13 @@ pub unsafe extern "C" fn tpu_graph_load(
 }
 
 /// # Safety
-/// `graph` is live; `n` is writable.
+/// `program` is a C string; `n` is writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tpu_graph_executable(graph: *const TpuGraph, n: *mut usize) -> *const u8 {
+pub unsafe extern "C" fn tpu_program_compile(program: *const c_char, n: *mut usize) -> *const u8 {
     guard(std::ptr::null(), || {
         // SAFETY: the caller's promise.
-        match device().map_err(Arc::new).and_then(|d| d.executable(unsafe { &(*graph).0 })) {
+        let program = unsafe { CStr::from_ptr(program) }.to_string_lossy();
+        match device().and_then(|d| d.executable(&program)) {
             Ok(bytes) => BYTES.with_borrow_mut(|kept| {
                 *kept = bytes;
                 // SAFETY: the caller's promise.

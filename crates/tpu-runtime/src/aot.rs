@@ -186,15 +186,13 @@ impl Device {
         Ok(())
     }
 
-    /// The executable of a loaded program, as bytes.
+    /// What the plugin makes of a program, as bytes for [`Device::load_graph`].
     ///
     /// # Errors
-    /// The plugin cannot write one; nothing was loaded.
-    pub fn executable(&self, graph: &Graph) -> Result<Vec<u8>, Arc<Fault>> {
-        let plan = graph.loaded.get().and_then(|p| p.plan.as_ref());
-        let plan = plan.ok_or_else(|| Arc::new(Fault::new(ErrorKind::Bug, "no program was loaded")))?;
-        let exe = plan.wait().as_ref().map_err(Arc::clone)?;
-        exe.serialize().map_err(|e| Arc::new(Fault::from(e)))
+    /// The plugin refuses the program, or cannot write executables ([`ErrorKind::Unsupported`]).
+    pub fn executable(&self, description: &str) -> Result<Vec<u8>, Fault> {
+        let d: Description = serde_json::from_str(description).map_err(unsound)?;
+        self.compiler.serialized(&Source { text: d.module, reduces_fully: d.reduces_fully })
     }
 
     /// Whether each input lies in memory as a loaded program wants it: a dense storage of its own. One never written is

@@ -1,7 +1,7 @@
 """The file: a zip whose entries are stored as they are.
 
-``manifest.json`` says what the rest is; ``program.mlir`` is the StableHLO text; ``executable`` what the plugin made of it, if
-it can write that; ``tensors/<k>`` the bytes of input ``k``.
+``manifest.json`` says what the rest is; ``program.mlir`` is the StableHLO text; ``executable`` what the plugin made of
+it, if it can write that; ``tensors/<k>`` the bytes of input ``k``.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ def save(
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> None:
-    """Compiles ``subject`` (as :func:`stablehlo` takes it) and writes it with its parameters to ``path``, whole or not at all.
+    """Compiles ``subject`` (as :func:`stablehlo` takes it) and writes it with its parameters to ``path``: whole or not.
 
     Raises:
         NotImplementedError: for an op that has no lowering, with its line.
@@ -42,10 +42,8 @@ def save(
 
     made = capture(subject, args, kwargs)
     manifest = _manifest(made)
-    graph = _C.Graph()
-    graph.load(json.dumps({**made.program, "module": made.module}), b"")
     try:
-        executable = graph.executable()
+        executable = _C.compile(json.dumps({**made.program, "module": made.module}))
     except NotImplementedError:
         executable = None  # this plugin writes none; the text is there
     path = Path(path)
@@ -69,12 +67,12 @@ def save(
 
 
 def load(path: str | os.PathLike[str], *, recompile: bool = False) -> Loaded:
-    """The program in ``path``, ready to be called: nothing is traced, and nothing compiled where the file was written for
-    this plugin. For another plugin, or when it was written by another version of torch_tpu, ``recompile=True`` compiles its
-    StableHLO text anew.
+    """The program in ``path``, ready to be called. Nothing is traced; nothing is compiled where the file was written
+    with this plugin, on such a processor. Elsewhere, or under another version of torch_tpu, ``recompile=True`` compiles
+    its StableHLO text anew.
 
     Raises:
-        RuntimeError: for a file that is damaged or no artifact; one whose executable does not fit this plugin, unless
+        RuntimeError: for a file that is damaged or no artifact; for an executable that does not fit here, unless
             ``recompile``.
     """
     try:

@@ -9,10 +9,10 @@ from torch_tpu import _C
 
 
 class Loaded:
-    """Call it as the exported module was called: arguments of the same structure, with tensors of the same shapes and dtypes,
-    on the CPU or the device. The results are on the device, and no gradients flow through them.
+    """Call it as the exported module was called: arguments of the same structure, with tensors of the same shapes and
+    dtypes, on the CPU or the device. The results are on the device, and no gradients flow through them.
 
-    The program keeps its buffers between calls; what it writes into the user's tensors is written into them.
+    The program keeps its buffers between calls. What it writes into the user's tensors is written into them.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""StableHLO for other programs: versioned bytecode, which later versions of StableHLO read. Written by jaxlib's MLIR."""
+"""StableHLO for other programs: versioned bytecode, which later versions of StableHLO read. jaxlib's MLIR writes it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,8 +11,8 @@ def portable(
     *,
     version: str | None = None,
 ) -> bytes:
-    """What :func:`stablehlo` gives, as a portable artifact: MLIR bytecode in the versioned dialect VHLO. ``version`` is the
-    StableHLO version to write for (``"1.9.0"``); None: one that readers of the last twelve weeks know.
+    """What :func:`stablehlo` gives, as a portable artifact: MLIR bytecode in the versioned dialect VHLO. ``version`` is
+    the StableHLO version to write for (``"1.9.0"``); None: one that readers of the last twelve weeks know.
 
     Raises:
         ImportError: where jaxlib is not installed.
