@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.fx import Interpreter, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -55,12 +57,7 @@ def capture(
 ) -> Capture:
     """Exports ``subject`` if it is not yet, and records it."""
     exported = _exported(subject, args, kwargs)
-    if exported.range_constraints:
-        sizes = ", ".join(map(str, exported.range_constraints))
-        raise ValueError(
-            f"torch_tpu.aot: the program has dynamic sizes ({sizes}), and a compiled program has fixed ones: "
-            "export it without dynamic_shapes"
-        )
+    _check_sizes(exported)
     # functional: what the program writes becomes a result; the ops stay those of ATen
     exported = exported.run_decompositions({})
     inputs = _inputs(exported)
@@ -69,6 +66,21 @@ def capture(
     program = json.loads(text)
     module = program.pop("module")
     return Capture(program, module, inputs, outputs, exported.call_spec.in_spec, exported.call_spec.out_spec)
+
+
+def _check_sizes(exported: ExportedProgram) -> None:
+    for node in exported.graph.nodes:
+        if free_unbacked_symbols(node.meta.get("val")):
+            raise NotImplementedError(
+                f"torch_tpu.aot: the size of what {node.target} gives depends on its data, and a compiled program has "
+                f"fixed sizes{_place(node)}"
+            )
+    if exported.range_constraints:
+        sizes = ", ".join(map(str, exported.range_constraints))
+        raise ValueError(
+            f"torch_tpu.aot: the program has dynamic sizes ({sizes}), and a compiled program has fixed ones: "
+            "export it without dynamic_shapes"
+        )
 
 
 def _exported(subject: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> ExportedProgram:
@@ -90,6 +102,12 @@ class _Function(torch.nn.Module):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
+        if isinstance(function, FunctionType):
+            # an export notes the lines of functions of this name
+            code = function.__code__.replace(co_name="forward")
+            copy = FunctionType(code, function.__globals__, "forward", function.__defaults__, function.__closure__)
+            copy.__kwdefaults__ = function.__kwdefaults__
+            function = copy
         self.function = function
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -149,7 +167,9 @@ def _record(exported: ExportedProgram, inputs: list[Input], writes: dict[int, in
             rest = iter(stands)
             given = [i.value if i.tensor is None else next(rest) for i in inputs]
             laid = [value if i.tensor is None else _laid(value, i.tensor) for i, value in zip(inputs, given)]
-            results = _Run(exported.graph_module).run(*laid)
+            run = _Run(exported.graph_module)
+            run.extra_traceback = False  # errors name the line themselves
+            results = run.run(*laid)
             # a result is an array of its own, whatever it is in the program
             outs = [_plain(results[k]) for k in tensors]
             for k, result in writes.items():
@@ -184,20 +204,22 @@ class _Run(Interpreter):
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         args, kwargs = pytree.tree_map_only(torch.device, lambda _: torch.device("tpu"), (args, kwargs))
         before = tpu.fallbacks()
-        why = None
+        error = value = None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what would run on the CPU is refused below
                 value = n.target(*args, **kwargs)
-        except Exception as error:
-            why = error
-        if why is None and tpu.fallbacks() == before:
+        except Exception as raised:
+            error = raised
+        lacking = sorted(op for op, times in tpu.fallbacks().items() if times != before.get(op))
+        if error is None and not lacking:
             return value
+        why = f"there is no lowering of {', '.join(lacking)} for them" if lacking else error
+        if "is being recorded" in str(why):
+            why = "there is no lowering for them, so it would run on the CPU, or it needs a value while it is traced"
         raise NotImplementedError(
-            f"torch_tpu.aot: {n.target} cannot be compiled for {_shown(args)}"
-            + (f": {why}" if why else ": it has no lowering for them and runs on the CPU")
-            + _place(n)
-        ) from why
+            f"torch_tpu.aot: {n.target} cannot be compiled for {_shown(args)}: {why}{_place(n)}"
+        ) from error
 
 
 def _shown(args: Any) -> str:
@@ -214,7 +236,5 @@ def _shown(args: Any) -> str:
 def _place(node: Node) -> str:
     """The Python line of a node, as the export noted it."""
     lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
-    calls = [k for k, line in enumerate(lines) if line.startswith('File "')]
-    if not calls:
-        return ""
-    return f"\ncalled at {' — '.join(line for line in lines[calls[-1] : calls[-1] + 2] if line)}"
+    calls = [k for k, line in enumerate(lines) if line.startswith('File "') and not line.startswith('File "<')]
+    return "\ncalled at " + " — ".join(lines[calls[-1] : calls[-1] + 2]) if calls else ""
