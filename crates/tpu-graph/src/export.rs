@@ -1,7 +1,7 @@
 //! A cut as a program that stands on its own: all inputs are parameters, in a given order, and numbers are constants.
 
 use crate::geometry::Base;
-use crate::lower::{Known, NodeRef, Params, Program, aliases, body};
+use crate::lower::{Known, NodeRef, Param, Params, Program, aliases, body};
 use crate::segment::{Cut, Operand};
 use crate::value::Value;
 use smallvec::SmallVec;
@@ -34,9 +34,15 @@ pub fn export<P>(cut: &Cut<P>, inputs: &[Arc<Value<P>>], offset: u64) -> Result<
     let known = Known { hosts: cut.nodes.iter().map(|n| &n.hosts).collect(), offset };
     let params = Params::whole(&b, &bases, known);
     let (results, checks) = body(&params, &nodes, &bases, &cut.live);
-    let params = params.made();
+    let mut params = params.made();
     let mut module = b.finish("exported", &results, vec![])?;
-    module.drop_dead();
+    let read = module.drop_dead();
+    let args = &mut module.main.body.args;
+    // an op that may draw need not do so
+    if matches!(params.last(), Some(Param::Rng { .. })) && args.last().is_some_and(|a| !read.contains(a)) {
+        args.pop();
+        params.pop();
+    }
     module.main.aliases = aliases(&nodes, &bases, &cut.live, &params);
     Ok(Program { module, params, checks })
 }

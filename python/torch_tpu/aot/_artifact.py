@@ -9,7 +9,8 @@ import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,47 +76,59 @@ def load(path: str | os.PathLike[str], *, recompile: bool = False) -> Loaded:
         RuntimeError: for a file that is damaged or no artifact; for an executable that does not fit here, unless
             ``recompile``.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            manifest = _read_manifest(archive)
-            stale = _misfit(manifest)
-            has_executable = "executable" in archive.namelist()
-            if not has_executable:
-                stale = stale or "it holds no executable: the plugin that it was written with cannot write one"
-            if stale and not recompile:
-                raise _Refused(f"{stale}. load(..., recompile=True) compiles its StableHLO text for this plugin")
-            executable = b"" if stale else archive.read("executable")
-            program = {**manifest["program"], "module": archive.read("program.mlir").decode()}
-            graph = _C.Graph()
-            try:
-                graph.load(json.dumps(program), executable)
-            except RuntimeError as error:
-                if not executable:
-                    raise
-                if not recompile:
-                    why = f"this plugin refuses its executable ({error})"
-                    raise _Refused(
-                        f"{why}. load(..., recompile=True) compiles its StableHLO text for this plugin"
-                    ) from error
-                graph = _C.Graph()
-                graph.load(json.dumps(program), b"")
-            held = {
-                k: _tensor(archive, k, item)
-                for k, item in enumerate(manifest["inputs"])
-                if item["kind"] != "input" and "value" not in item
-            }
+    with open(path, "rb") as file, _explained(path):
+        with _reading():
+            archive = zipfile.ZipFile(file)
+            manifest = json.loads(archive.read("manifest.json"))
+            version = manifest["format"]
+        if version != FORMAT:
+            raise _Refused(f"it is in format {version}, and this version of torch_tpu reads format {FORMAT}")
+        with _reading():
+            why = _misfit(manifest)
+            program = json.dumps({**manifest["program"], "module": archive.read("program.mlir").decode()})
+            executable = archive.read("executable") if "executable" in archive.namelist() else b""
             specs = pytree.treespec_loads(manifest["in_spec"]), pytree.treespec_loads(manifest["out_spec"])
-    except _Refused as error:
-        raise RuntimeError(f"torch_tpu.aot: cannot load {os.fspath(path)!r}: {error}") from error.__cause__
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError) as error:
-        raise RuntimeError(
-            f"torch_tpu.aot: {os.fspath(path)!r} is damaged or no artifact of torch_tpu.aot.save: {error}"
-        ) from error
+        if not executable:
+            why = why or "it holds no executable, because the plugin that it was saved with writes none"
+        graph = _C.Graph()
+        if not why:
+            try:
+                graph.load(program, executable)
+            except (RuntimeError, ValueError) as error:
+                why = f"this plugin refuses its executable: {error}"
+        if why:
+            if not recompile:
+                raise _Refused(f"{why}. load(..., recompile=True) compiles its StableHLO text for this plugin")
+            graph.load(program, b"")
+        held = {}
+        for k, item in enumerate(manifest["inputs"]):
+            if item["kind"] != "input" and "value" not in item:
+                with _reading():
+                    tensor = _tensor(archive, k, item)
+                held[k] = tensor.to("tpu")
     return Loaded(graph, manifest, held, *specs)
 
 
 class _Refused(Exception):
-    """Why a sound file is not loaded."""
+    """Why a file is not loaded."""
+
+
+@contextmanager
+def _explained(path: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except _Refused as error:
+        raise RuntimeError(f"torch_tpu.aot: cannot load {os.fspath(path)!r}: {error}") from error.__cause__
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Whatever goes wrong while a file is read and understood is the file's fault."""
+    try:
+        yield
+    except Exception as error:
+        what = str(error) or type(error).__name__
+        raise _Refused(f"it is damaged or no artifact of torch_tpu.aot.save ({what})") from error
 
 
 def _manifest(made: "Capture") -> dict[str, Any]:
@@ -161,13 +174,6 @@ def _plugin() -> dict[str, Any]:
     return {k: device[k] for k in ("platform", "platform_version", "pjrt_version", "device_kind", "identity")}
 
 
-def _read_manifest(archive: zipfile.ZipFile) -> dict[str, Any]:
-    manifest = json.loads(archive.read("manifest.json"))
-    if manifest["format"] != FORMAT:
-        raise _Refused(f"it is in format {manifest['format']}, and this version of torch_tpu reads format {FORMAT}")
-    return manifest
-
-
 def _misfit(manifest: dict[str, Any]) -> str:
     """Why the executable is not for this process; nothing if it is."""
     there, here = {"torch_tpu": manifest["torch_tpu"], **manifest["plugin"]}, {"torch_tpu": __version__, **_plugin()}
@@ -194,9 +200,7 @@ def _tensor(archive: zipfile.ZipFile, k: int, item: dict[str, Any]) -> torch.Ten
     data = archive.read(f"tensors/{k}")
     if len(data) != shape.numel() * dtype.itemsize:
         raise ValueError(f"{item['name']} has {len(data)} bytes instead of {shape.numel() * dtype.itemsize}")
-    if not data:
-        return torch.empty(shape, dtype=dtype, device="tpu")
-    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape).to("tpu")
+    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape) if data else torch.empty(shape, dtype=dtype)
 
 
 def _umask() -> int:

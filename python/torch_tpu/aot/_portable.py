@@ -46,4 +46,10 @@ def portable(
         # CHLO has no versioned form
         passes = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
         passmanager.PassManager.parse(passes).run(module.operation)
-        return dialect.serialize_portable_artifact(module, version)
+        try:
+            return dialect.serialize_portable_artifact(module, version)
+        except ValueError as error:
+            known = f"{dialect.get_minimum_version()} to {dialect.get_current_version()}"
+            raise ValueError(
+                f"torch_tpu.aot: cannot write this program for StableHLO {version} (jaxlib writes {known}): {error}"
+            ) from error
