@@ -87,7 +87,11 @@ def load(path: str | os.PathLike[str], *, recompile: bool = False) -> Loaded:
             why = _misfit(manifest)
             program = json.dumps({**manifest["program"], "module": archive.read("program.mlir").decode()})
             executable = archive.read("executable") if "executable" in archive.namelist() else b""
-            specs = pytree.treespec_loads(manifest["in_spec"]), pytree.treespec_loads(manifest["out_spec"])
+            specs = manifest["in_spec"], manifest["out_spec"]
+        try:
+            in_spec, out_spec = map(pytree.treespec_loads, specs)
+        except NotImplementedError as error:
+            raise _Refused(str(error)) from error  # a class that this process does not know; it says what to import
         if not executable:
             why = why or "it holds no executable, because the plugin that it was saved with writes none"
         graph = _C.Graph()
@@ -106,7 +110,7 @@ def load(path: str | os.PathLike[str], *, recompile: bool = False) -> Loaded:
                 with _reading():
                     tensor = _tensor(archive, k, item)
                 held[k] = tensor.to("tpu")
-    return Loaded(graph, manifest, held, *specs)
+    return Loaded(graph, manifest, held, in_spec, out_spec)
 
 
 class _Refused(Exception):
