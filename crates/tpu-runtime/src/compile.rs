@@ -105,8 +105,15 @@ impl Compiler {
 
     /// Compiles `source` now and gives the executable's bytes. Never from the disk: what some plugins write of an executable
     /// that they have read themselves lacks functions.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the plugin compiles it and cannot write it; else why it does not compile.
     pub(crate) fn serialized(&self, source: &Source) -> Result<Vec<u8>, Fault> {
-        Ok(self.shared.compile(source)?.serialize()?)
+        let refused = |f: Fault| match f.kind {
+            ErrorKind::Unsupported => Fault { kind: ErrorKind::Device, ..f },
+            _ => f,
+        };
+        Ok(self.shared.compile(source).map_err(refused)?.serialize()?)
     }
 
     /// Programs being compiled or waiting for it.

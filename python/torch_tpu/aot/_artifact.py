@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ def save(
 ) -> None:
     """Compiles ``subject`` (as :func:`stablehlo` takes it) and writes it with its parameters to ``path``: whole or not.
 
+    Some plugins cannot write the executable of every program; a warning says so then.
+
     Raises:
         NotImplementedError: for an op that has no lowering, with its line.
         ValueError: for dynamic sizes, and for parameters on the meta device: they have no values to write.
@@ -45,8 +48,14 @@ def save(
     manifest = _manifest(made)
     try:
         executable = _C.compile(json.dumps({**made.program, "module": made.module}))
-    except NotImplementedError:
-        executable = None  # this plugin writes none; the text is there
+    except NotImplementedError as error:
+        executable = None  # the text is there
+        manifest["no_executable"] = str(error)
+        warnings.warn(
+            f"torch_tpu.aot: {os.fspath(path)!r} needs load(..., recompile=True): this plugin compiles the program but "
+            f"cannot write its executable ({error})",
+            stacklevel=2,
+        )
     path = Path(path)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
@@ -93,7 +102,7 @@ def load(path: str | os.PathLike[str], *, recompile: bool = False) -> Loaded:
         except NotImplementedError as error:
             raise _Refused(str(error)) from error  # a class that this process does not know; it says what to import
         if not executable:
-            why = why or "it holds no executable, because the plugin that it was saved with writes none"
+            why = why or f"it holds no executable ({manifest.get('no_executable')})"
         graph = _C.Graph()
         if not why:
             try:
