@@ -379,6 +379,18 @@ def test_another_version_or_plugin_is_refused_unless_recompiled(file, changes, w
     assert_close(aot.load(other, recompile=True)(torch.ones(2, 4)).cpu(), wanted)
 
 
+def test_a_file_without_an_executable_is_compiled_when_asked_to(file):
+    wanted = aot.load(file)(torch.ones(2, 4)).cpu()
+    bare = file.with_suffix(".bare")
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(bare, "w") as new:
+        for name in old.namelist():
+            if name != "executable":
+                new.writestr(name, old.read(name))
+    with pytest.raises(RuntimeError, match=r"holds no executable[\s\S]*recompile=True"):
+        aot.load(bare)
+    assert_close(aot.load(bare, recompile=True)(torch.ones(2, 4)).cpu(), wanted)
+
+
 def test_another_format_is_refused(file):
     for recompile in (False, True):
         with pytest.raises(RuntimeError, match="in format 99, and this version of torch_tpu reads format 1"):

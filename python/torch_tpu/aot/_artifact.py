@@ -102,7 +102,7 @@ def load(path: str | os.PathLike[str], *, recompile: bool = False) -> Loaded:
         except NotImplementedError as error:
             raise _Refused(str(error)) from error  # a class that this process does not know; it says what to import
         if not executable:
-            why = why or f"it holds no executable ({manifest.get('no_executable')})"
+            why = why or f"it holds no executable ({manifest.get('no_executable', 'it is missing')})"
         graph = _C.Graph()
         if not why:
             try:
