@@ -32,11 +32,11 @@ Graph::Graph() : graph_(tpu_graph_new()) {
 
 Graph::~Graph() { tpu_graph_free(graph_); }
 
-std::vector<at::Tensor> Graph::record(const std::vector<at::Tensor>& inputs) {
+std::vector<at::Tensor> Graph::record(const std::vector<at::Tensor>& inputs, bool filled) {
   prepare();
   const Described described = describe(inputs);
   std::vector<TpuOut> outs(inputs.size());
-  check(tpu_graph_record(described.data(), static_cast<uint32_t>(inputs.size()), outs.data()));
+  check(tpu_graph_record(described.data(), static_cast<uint32_t>(inputs.size()), filled, outs.data()));
   offset_ = generator().get_offset();
   std::vector<at::Tensor> stands;
   for (size_t k = 0; k < inputs.size(); ++k) {
@@ -59,6 +59,28 @@ void Graph::finish(const std::vector<at::Tensor>& stands, const std::vector<at::
   generator().set_offset(offset_);
   check(tpu_graph_finish(graph_, in.data(), static_cast<uint32_t>(in.size()), out.data(),
                          static_cast<uint32_t>(out.size()), offset_, after));
+}
+
+std::string Graph::text(const std::vector<at::Tensor>& stands, const std::vector<at::Tensor>& outs) {
+  const Described in = describe(stands), out = describe(outs);
+  const uint64_t after = generator().get_offset();
+  generator().set_offset(offset_);
+  const char* text = tpu_graph_export(in.data(), in.size(), out.data(), out.size(), offset_, after);
+  if (text == nullptr) raise_last_error();
+  return text;
+}
+
+void Graph::load(const std::string& program, const std::string& executable) {
+  ensure_started();
+  check(tpu_graph_load(graph_, program.c_str(), executable.data(), executable.size()));
+}
+
+std::string Graph::compile(const std::string& program) {
+  ensure_started();
+  size_t n = 0;
+  const char* bytes = tpu_program_compile(program.c_str(), &n);
+  if (bytes == nullptr) raise_last_error();
+  return std::string(bytes, n);
 }
 
 void Graph::abandon() {

@@ -15,10 +15,14 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  // Until finish or abandon, this thread's ops are recorded. Gives a stand-in for each input.
-  std::vector<at::Tensor> record(const std::vector<at::Tensor>& inputs);
+  // Until finish, text or abandon, this thread's ops are recorded. Gives a stand-in for each input.
+  std::vector<at::Tensor> record(const std::vector<at::Tensor>& inputs, bool filled);
   void finish(const std::vector<at::Tensor>& stands, const std::vector<at::Tensor>& outs);
   void abandon();
+  // torch_tpu.aot; see tpu_graph_export.
+  std::string text(const std::vector<at::Tensor>& stands, const std::vector<at::Tensor>& outs);
+  void load(const std::string& program, const std::string& executable);
+  static std::string compile(const std::string& program);
   // Runs what was recorded for inputs of this geometry; nothing when nothing was.
   std::optional<std::vector<at::Tensor>> call(const std::vector<at::Tensor>& inputs) const;
 

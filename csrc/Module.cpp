@@ -65,7 +65,13 @@ void bind(py::module_& m) {
   const auto method = [](auto f) { return torch::wrap_pybind_function(std::function(f)); };
   py::class_<Graph>(m, "Graph")
       .def(py::init<>())
-      .def("record", method([](Graph& g, const Tensors& inputs) { return g.record(inputs); }))
+      .def("record", method([](Graph& g, const Tensors& inputs) { return g.record(inputs, false); }))
+      .def("record_filled", method([](Graph& g, const Tensors& inputs) { return g.record(inputs, true); }))
+      .def("text", method([](Graph& g, const Tensors& stands, const Tensors& outs) { return g.text(stands, outs); }))
+      .def("load", method([](Graph& g, std::string program, std::string executable) {
+        py::gil_scoped_release nogil;
+        g.load(program, executable);
+      }))
       .def("finish", method([](Graph& g, const Tensors& stands, const Tensors& outs) { g.finish(stands, outs); }))
       .def("abandon", method([](Graph& g) { g.abandon(); }))
       .def("__call__", method([](const Graph& g, const Tensors& inputs) { return g.call(inputs); }));
@@ -86,6 +92,14 @@ void bind(py::module_& m) {
   def(m, "release", [] { tpu_release(); });
 
   def(m, "info", [](std::string topic) { return info(topic); });
+  def(m, "compile", [](std::string program) {
+    std::string executable;
+    {
+      py::gil_scoped_release nogil;
+      executable = Graph::compile(program);
+    }
+    return py::bytes(executable);
+  });
   def(m, "compile_count", [] { return tpu_compile_count(); });
   def(m, "clear_plan_cache", [] { tpu_clear_plan_cache(); });
 

@@ -22,4 +22,4 @@ __all__ = ["__version__", "load", "problem"]
 load()
 
 if problem() is None:
-    from torch_tpu import _internal, tpu  # noqa: F401
+    from torch_tpu import _internal, aot, tpu  # noqa: F401

@@ -150,8 +150,9 @@ void tpu_release(void);
 typedef struct TpuGraph TpuGraph;
 TpuGraph* tpu_graph_new(void);
 void tpu_graph_free(TpuGraph* graph);
-// Starts recording. stands[k]: a new storage (nothing else is filled in) that stands for that of inputs[k].
-int32_t tpu_graph_record(const TpuTensor* inputs, uint32_t n, TpuOut* stands);
+// Starts recording. stands[k]: a new storage (nothing else is filled in) that stands for that of inputs[k]; when `filled`,
+// also for one never written.
+int32_t tpu_graph_record(const TpuTensor* inputs, uint32_t n, int32_t filled, TpuOut* stands);
 void tpu_graph_abandon(void);
 // Ends recording: the program gives `outs` and what was written into `stands`. The offsets are the default generator's.
 int32_t tpu_graph_finish(TpuGraph* graph, const TpuTensor* stands, uint32_t n, const TpuTensor* outs, uint32_t n_outs,
@@ -159,6 +160,13 @@ int32_t tpu_graph_finish(TpuGraph* graph, const TpuTensor* stands, uint32_t n, c
 // Runs it; the results lie behind `more`. TPU_NEED_META: record it for these inputs, then call again.
 int32_t tpu_graph_call(TpuGraph* graph, const TpuTensor* inputs, uint32_t n, const int64_t* seed_and_offset,
                        TpuResult* result);
+// Programs that leave the process. Export ends recording: the program as JSON, valid until this thread's next text; null on
+// failure. Load makes a new graph run such a program, through its executable or (n = 0) compiled anew. Compile gives an
+// executable's bytes, valid until this thread's next; null on failure, TPU_E_NOT_IMPLEMENTED where the plugin writes none.
+const char* tpu_graph_export(const TpuTensor* stands, uint32_t n, const TpuTensor* outs, uint32_t n_outs,
+                             uint64_t offset_before, uint64_t offset_after);
+int32_t tpu_graph_load(TpuGraph* graph, const char* program, const char* executable, size_t n);
+const char* tpu_program_compile(const char* program, size_t* n);
 
 // ------------------------------------------------------------------ storages and transfers
 // A cell of `nbytes` without contents (reads give zeros). Null on failure (memory limit, address space, dead device).

@@ -11,7 +11,7 @@ use tpu_base::ErrorKind;
 use tpu_runtime::{Captured, Fault, Graph, GraphOutcome, Owner, Slot, Storage, TensorArg};
 
 /// A graph as the shim holds it.
-pub struct TpuGraph(Graph);
+pub struct TpuGraph(pub(crate) Graph);
 
 thread_local! {
     /// The last call's results. What they point into belongs to the graph.
@@ -20,7 +20,7 @@ thread_local! {
 
 /// # Safety
 /// `p` describes `n` valid tensors that stay as they are for `'a`.
-unsafe fn tensors<'a>(p: *const TpuTensor, n: u32) -> Result<Vec<TensorArg<'a, Slot>>, Arc<Fault>> {
+pub(crate) unsafe fn tensors<'a>(p: *const TpuTensor, n: u32) -> Result<Vec<TensorArg<'a, Slot>>, Arc<Fault>> {
     // SAFETY: the caller's promise.
     let list = unsafe { slice(p, n as usize) };
     // SAFETY: the caller's promise.
@@ -57,12 +57,12 @@ pub unsafe extern "C" fn tpu_graph_free(graph: *mut TpuGraph) {
 /// # Safety
 /// `inputs` describes `n` valid tensors; `stands` is writable for `n`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tpu_graph_record(inputs: *const TpuTensor, n: u32, stands: *mut TpuOut) -> i32 {
+pub unsafe extern "C" fn tpu_graph_record(inputs: *const TpuTensor, n: u32, filled: i32, stands: *mut TpuOut) -> i32 {
     guard(ERROR, || {
         let recorded = device().map_err(Arc::new).and_then(|d| {
             // SAFETY: the caller's promises.
             let inputs = unsafe { tensors(inputs, n)? };
-            for (k, storage) in d.capture(&inputs)?.into_iter().enumerate() {
+            for (k, storage) in d.capture(&inputs, filled != 0)?.into_iter().enumerate() {
                 // SAFETY: the caller's promises.
                 unsafe { *stands.add(k) = bare(storage).map_err(Arc::new)? };
             }

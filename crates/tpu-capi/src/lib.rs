@@ -4,6 +4,7 @@
 
 mod abi;
 mod address;
+mod aot;
 mod args;
 mod calls;
 mod device;

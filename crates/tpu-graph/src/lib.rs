@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod define;
+mod export;
 pub mod geometry;
 mod interpret;
 mod key;
@@ -15,6 +16,7 @@ mod sig;
 mod value;
 
 pub use define::{MetaOut, Sizes, define, define_count, promised};
+pub use export::export;
 pub use lower::{Param, Program, lower};
 pub use segment::{Cut, Node, Operand, Segment};
 pub use sig::{

@@ -3,7 +3,7 @@
 use crate::geometry::{Base, View, read_path, write_path};
 use crate::interpret;
 use crate::segment::{Cut, Operand};
-use crate::sig::{ArgSpec, OutSpec, Sig, Target, TensorSpec, Way};
+use crate::sig::{ArgSpec, HostValue, HostValues, OutSpec, Sig, Target, TensorSpec, Way};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use tpu_aten::{Arg, Check, Cx, Host, HostParams, SigArg};
@@ -45,9 +45,9 @@ pub struct Program {
 }
 
 #[derive(Clone, Copy)]
-struct NodeRef<'a> {
-    sig: &'a Sig,
-    operands: &'a [Operand],
+pub(crate) struct NodeRef<'a> {
+    pub(crate) sig: &'a Sig,
+    pub(crate) operands: &'a [Operand],
 }
 
 /// Lowers a cut.
@@ -76,7 +76,7 @@ pub(crate) fn lower_node_alone(sig: &Sig) -> Result<(), Error> {
 pub(crate) fn count_types(sig: &Sig) -> Result<Vec<Type>, Error> {
     let (bases, operands) = alone(sig);
     let b = Builder::new();
-    let params = Params { b: &b, node: Cell::new(0), made: RefCell::new(vec![]) };
+    let params = Params::new(&b);
     let mut l = Lowering::new(&b, &params, &bases);
     let values: Vec<V<'_>> = l.call(NodeRef { sig, operands: &operands }).into_iter().flatten().collect();
     let types = values.iter().map(|v| v.ty()).collect();
@@ -104,8 +104,26 @@ fn symbol(name: &str) -> String {
 
 fn program(nodes: &[NodeRef<'_>], inputs: &[&Base], live: &[(u32, u32)], name: &str) -> Result<Program, Error> {
     let b = Builder::new();
-    let params = Params { b: &b, node: Cell::new(0), made: RefCell::new(vec![]) };
-    let mut l = Lowering::new(&b, &params, inputs);
+    let params = Params::new(&b);
+    let (results, checks) = body(&params, nodes, inputs, live);
+    let mut module = b.finish(name, &results, vec![])?;
+    // what nothing reads is no operand: a fault in an overwritten value ends there
+    let kept = module.prune();
+    let made = params.made.borrow();
+    let params: Vec<Param> = kept.into_iter().map(|i| made[i].0).collect();
+    module.main.aliases = aliases(nodes, inputs, live, &params);
+    Ok(Program { module, params, checks })
+}
+
+/// Builds all nodes; the live results, with the check code behind them if there are checks.
+pub(crate) fn body<'b>(
+    params: &'b Params<'b>,
+    nodes: &[NodeRef<'_>],
+    inputs: &[&Base],
+    live: &[(u32, u32)],
+) -> (Vec<V<'b>>, Vec<(ErrorKind, String)>) {
+    let b = params.b;
+    let mut l = Lowering::new(b, params, inputs);
     for (n, node) in nodes.iter().enumerate() {
         params.node.set(n as u32);
         let r = l.node(*node);
@@ -118,32 +136,69 @@ fn program(nodes: &[NodeRef<'_>], inputs: &[&Base], live: &[(u32, u32)], name: &
             None => b.fail("lowering", format!("node {n} has no result {k}")),
         }
     }
-    let checks = std::mem::take(&mut l.checks);
-    if !checks.is_empty() {
-        let code = checks
+    if !l.checks.is_empty() {
+        let code = l
+            .checks
             .iter()
             .enumerate()
             .rev()
             .fold(b.scalar(DType::I32, 0), |code, (i, c)| c.ok.select(code, b.scalar(DType::I32, i as i64 + 1)));
         results.push(code);
     }
-    let mut module = b.finish(name, &results, vec![])?;
-    // what nothing reads is no operand: a fault in an overwritten value ends there
-    let kept = module.prune();
-    let made = params.made.borrow();
-    let params: Vec<Param> = kept.into_iter().map(|i| made[i].0).collect();
-    module.main.aliases = aliases(nodes, inputs, live, &params);
-    Ok(Program { module, params, checks: checks.into_iter().map(|c| (c.kind, c.message)).collect() })
+    (results, l.checks.into_iter().map(|c| (c.kind, c.message)).collect())
 }
 
 /// The parameters made so far, in order.
-struct Params<'b> {
+pub(crate) struct Params<'b> {
     b: &'b Builder,
     node: Cell<u32>,
     made: RefCell<Vec<(Param, ValueId)>>,
+    /// Numbers that are written into the program.
+    known: Option<Known<'b>>,
+}
+
+/// The host values of each node, and the generator's offset where the program begins.
+pub(crate) struct Known<'b> {
+    pub(crate) hosts: Vec<&'b HostValues>,
+    pub(crate) offset: u64,
 }
 
 impl<'b> Params<'b> {
+    fn new(b: &'b Builder) -> Params<'b> {
+        Params { b, node: Cell::new(0), made: RefCell::new(vec![]), known: None }
+    }
+
+    /// All `inputs` become parameters, in order; numbers do not, and all of a program's generators are one.
+    pub(crate) fn whole(b: &'b Builder, inputs: &[&Base], known: Known<'b>) -> Params<'b> {
+        let params = Params { known: Some(known), ..Params::new(b) };
+        for (i, base) in inputs.iter().enumerate() {
+            params.get(Param::Input(i as u32), || Type::new(base.dtype, base.dims.to_vec()));
+        }
+        params
+    }
+
+    /// In order.
+    pub(crate) fn made(&self) -> Vec<Param> {
+        self.made.borrow().iter().map(|(p, _)| *p).collect()
+    }
+
+    /// What the host supplies at `slot` of the current node, if that is known.
+    fn known(&self, slot: u32) -> Option<HostValue> {
+        self.known.as_ref()?.hosts.get(self.node.get() as usize)?.get(slot as usize).copied()
+    }
+
+    fn rng(&self, slot: u32) -> V<'b> {
+        let ty = || Type::new(DType::U64, [2]);
+        match (self.known(slot), &self.known) {
+            (Some(HostValue::Rng(_, offset)), Some(known)) => {
+                let drawn = offset.wrapping_sub(known.offset) as i64;
+                let state = self.get(Param::Rng { node: 0, slot: 0 }, ty);
+                if drawn == 0 { state } else { state + self.b.table(DType::U64, &[2], &[0, drawn]) }
+            }
+            _ => self.get(Param::Rng { node: self.node.get(), slot }, ty),
+        }
+    }
+
     fn get(&self, p: Param, ty: impl FnOnce() -> Type) -> V<'b> {
         if let Some((_, id)) = self.made.borrow().iter().find(|(q, _)| *q == p) {
             return self.b.handle(*id);
@@ -156,6 +211,9 @@ impl<'b> Params<'b> {
 
 impl<'b> HostParams<'b> for Params<'b> {
     fn param(&self, host: Host, dtype: DType) -> V<'b> {
+        if let Some(HostValue::Scalar(number)) = self.known(host.arg as u32) {
+            return self.b.scalar(dtype, number);
+        }
         let p = Param::Host { node: self.node.get(), slot: host.arg as u32, dtype };
         self.get(p, || Type::scalar(dtype))
     }
@@ -246,10 +304,7 @@ impl<'b, 'n> Lowering<'b, 'n> {
             ArgSpec::Host { slot, dtype, wrapped } => {
                 Arg::Host(Host { arg: *slot, elem: 0, dtype: *dtype, wrapped: *wrapped })
             }
-            ArgSpec::Rng { slot } => {
-                let p = Param::Rng { node: self.params.node.get(), slot: *slot as u32 };
-                Arg::Rng(self.params.get(p, || Type::new(DType::U64, [2])))
-            }
+            ArgSpec::Rng { slot } => Arg::Rng(self.params.rng(*slot as u32)),
             ArgSpec::List(l) => Arg::List(l.iter().map(|a| self.arg(node, a)).collect()),
             ArgSpec::Const(c) => match c {
                 SigArg::Scalar(s) => Arg::Scalar(*s),
@@ -330,7 +385,12 @@ fn logical(o: &OutSpec) -> Type {
 }
 
 /// Which parameter each live result may take over: the storage it overwrites.
-fn aliases(nodes: &[NodeRef<'_>], inputs: &[&Base], live: &[(u32, u32)], params: &[Param]) -> Vec<Option<usize>> {
+pub(crate) fn aliases(
+    nodes: &[NodeRef<'_>],
+    inputs: &[&Base],
+    live: &[(u32, u32)],
+    params: &[Param],
+) -> Vec<Option<usize>> {
     let mut aliases = vec![None; params.len()];
     for (r, &(n, k)) in live.iter().enumerate() {
         let (mut n, mut k) = (n, k);

@@ -128,6 +128,15 @@ impl Module {
     /// Drops operations of `main` that no result depends on, then parameters that nothing reads. Which parameters stay, by
     /// their former positions. `aliases` are the caller's to set anew.
     pub fn prune(&mut self) -> Vec<usize> {
+        let live = self.drop_dead();
+        let body = &mut self.main.body;
+        let kept: Vec<usize> = (0..body.args.len()).filter(|&i| live.contains(&body.args[i])).collect();
+        body.args.retain(|a| live.contains(a));
+        kept
+    }
+
+    /// Drops operations of `main` that no result depends on. The values that are read.
+    pub fn drop_dead(&mut self) -> HashSet<ValueId> {
         fn reads(op: &Op, live: &mut HashSet<ValueId>) {
             live.extend(&op.operands);
             op.regions.iter().flat_map(|r| &r.ops).for_each(|op| reads(op, live));
@@ -144,9 +153,7 @@ impl Module {
         }
         let mut keep = keep.into_iter();
         body.ops.retain(|_| keep.next().unwrap_or(true));
-        let kept: Vec<usize> = (0..body.args.len()).filter(|&i| live.contains(&body.args[i])).collect();
-        body.args.retain(|a| live.contains(a));
-        kept
+        live
     }
 }
 

@@ -10,9 +10,9 @@ use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tpu_base::{DType, ErrorKind};
-use tpu_graph::geometry::{Base, Dims};
+use tpu_graph::geometry::{Base, Dims, base_for};
 use tpu_graph::{Cut, HostValue, Param, Segment, Sig, see_tensors};
 
 thread_local! {
@@ -21,40 +21,45 @@ thread_local! {
 
 /// A recording under way on this thread.
 #[derive(Default)]
-struct Open {
-    segment: Segment<Slot>,
+pub(crate) struct Open {
+    pub(crate) segment: Segment<Slot>,
     key: u128,
     /// What stands for each input's value; `None` for a storage never written.
-    stands: Vec<Option<Arc<Value>>>,
+    pub(crate) stands: Vec<Option<Arc<Value>>>,
 }
 
 /// One graph of torch.compile: a program for each geometry of its inputs.
 #[derive(Default)]
 pub struct Graph {
     programs: RwLock<FxHashMap<u128, Arc<Captured>>>,
+    /// A program from a file, which is all there is then.
+    pub(crate) loaded: OnceLock<Arc<Captured>>,
 }
 
 /// A recorded program.
 pub struct Captured {
     /// `None`: nothing is computed.
-    plan: Option<Arc<Plan>>,
-    inputs: Vec<From>,
+    pub(crate) plan: Option<Arc<Plan>>,
+    pub(crate) inputs: Vec<From>,
     /// Numbers of the plan; a generator's offset counts from where the call finds it.
-    hosts: SmallVec<[HostValue; 2]>,
-    results: Vec<(Base, u64)>,
-    bytes: u64,
+    pub(crate) hosts: SmallVec<[HostValue; 2]>,
+    pub(crate) results: Vec<(Base, u64)>,
+    pub(crate) bytes: u64,
     /// Arguments whose storage gets a new value.
-    updates: Vec<(usize, Made)>,
+    pub(crate) updates: Vec<(usize, Made)>,
     /// What the program returns, in order.
     pub outs: Vec<CapturedOut>,
     /// Generator offset consumed.
     pub rng_increment: u64,
-    key: u128,
-    sigs: Vec<Arc<Sig>>,
+    pub(crate) key: u128,
+    /// What a program from a file takes; its inputs lie densely, each in a storage of its own.
+    pub(crate) takes: Vec<(Base, u64)>,
+    /// Empty in a program from a file.
+    pub(crate) sigs: Vec<Arc<Sig>>,
 }
 
 /// Where an input of a plan comes from.
-enum From {
+pub(crate) enum From {
     /// Operand `i` of the call.
     Operand(usize),
     /// A value that was there when the program was recorded.
@@ -62,7 +67,7 @@ enum From {
 }
 
 /// A value that a call leaves somewhere.
-enum Made {
+pub(crate) enum Made {
     /// Result `r` of the plan.
     Result(usize),
     /// A value that was there when the program was recorded; `None`: none was.
@@ -83,7 +88,7 @@ pub struct CapturedOut {
     pub nbytes: u64,
     /// Whose storage it has.
     pub owner: Owner,
-    made: Made,
+    pub(crate) made: Made,
 }
 
 /// Whose storage a returned tensor has.
@@ -115,17 +120,26 @@ pub(crate) fn record<R>(f: impl FnOnce(&mut Segment<Slot>) -> R) -> Option<R> {
     OPEN.with_borrow_mut(|o| o.as_mut().map(|o| f(&mut o.segment)))
 }
 
+/// Ends the recording of this thread.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn close() -> Result<Open, Arc<Fault>> {
+    OPEN.take().ok_or_else(|| Arc::new(Fault::new(ErrorKind::Bug, "no graph is being recorded")))
+}
+
 /// What asking for a value says while a graph is recorded.
 pub(crate) fn no_value() -> Arc<Fault> {
     Arc::new(Fault::new(ErrorKind::Unsupported, "a graph is being recorded, in which this value is not known"))
 }
 
 impl Device {
-    /// Starts recording on this thread: a stand-in storage for each input.
+    /// Starts recording on this thread: a stand-in storage for each input. With `filled`, an input never written counts as
+    /// one that holds what its geometry says.
     ///
     /// # Errors
     /// A recording is already under way.
-    pub fn capture(&self, inputs: &[TensorArg<'_, Slot>]) -> Result<Vec<Storage>, Arc<Fault>> {
+    pub fn capture(&self, inputs: &[TensorArg<'_, Slot>], filled: bool) -> Result<Vec<Storage>, Arc<Fault>> {
         if is_open() {
             return Err(Arc::new(Fault::new(ErrorKind::Bug, "a graph is recorded inside another")));
         }
@@ -133,9 +147,13 @@ impl Device {
         let mut open = Open { key: self.graph_key(inputs), ..Open::default() };
         let storages = inputs.iter().map(|t| {
             let real = t.storage.and_then(|s| s.value());
-            let stand = real.map(|v| Value::with_hash(v.base.clone(), v.base_hash, Slot::pending(0, &self.memory)));
-            open.stands.push(stand.clone());
             let nbytes = t.storage.map_or(0, |s| s.nbytes);
+            let base = match real {
+                Some(v) => Some(v.base.clone()),
+                None => filled.then(|| base_for(t.dtype, t.sizes, t.strides, t.offset, nbytes as i64)),
+            };
+            let stand = base.map(|base| Value::new(base, Slot::pending(0, &self.memory)));
+            open.stands.push(stand.clone());
             stand.map_or_else(|| Storage::empty(nbytes), |v| Storage::holding(nbytes, v))
         });
         let storages = storages.collect();
@@ -160,9 +178,7 @@ impl Device {
         outs: &[TensorArg<'_, Slot>],
         rng: (u64, u64),
     ) -> Result<(), Arc<Fault>> {
-        let Some(mut open) = OPEN.take() else {
-            return Err(Arc::new(Fault::new(ErrorKind::Bug, "no graph is being recorded")));
-        };
+        let mut open = close()?;
         let mut live: Vec<(u32, u32)> = vec![];
         let mut nodes: Vec<Arc<Value>> = vec![];
         // a result is known by its place until all are; numbers follow below
@@ -246,6 +262,7 @@ impl Device {
             outs: captured,
             rng_increment: rng.1.wrapping_sub(rng.0),
             key: cut.key,
+            takes: vec![],
             sigs: cut.nodes.iter().map(|n| n.sig.clone()).collect(),
             plan,
         };
@@ -268,8 +285,15 @@ impl Device {
         inputs: &[TensorArg<'_, Slot>],
         rng: (u64, u64),
     ) -> Result<GraphOutcome, Arc<Fault>> {
+        let loaded = graph.loaded.get();
+        if let Some(program) = loaded
+            && !self.takes(program, inputs)?
+        {
+            return Ok(GraphOutcome::Unknown);
+        }
         let seen = see_tensors(*self.settings.read(), inputs);
-        let Some(program) = graph.programs.read().get(&seen.id).cloned() else { return Ok(GraphOutcome::Unknown) };
+        let known = || graph.programs.read().get(&seen.id).cloned();
+        let Some(program) = loaded.cloned().or_else(known) else { return Ok(GraphOutcome::Unknown) };
         let mut outs: SmallVec<[Arc<Value>; 2]> = SmallVec::with_capacity(program.results.len());
         if let Some(plan) = &program.plan {
             self.make_room(program.bytes).map_err(|f| Arc::new(f.at(&plan.op, &plan.site)))?;
@@ -304,7 +328,7 @@ impl Device {
                 HostValue::Rng(_, offset) => HostValue::Rng(rng.0, rng.1.wrapping_add(*offset)),
                 number => *number,
             });
-            if self.explain.is_on() {
+            if self.explain.is_on() && !program.sigs.is_empty() {
                 let sigs = program.sigs.iter().cloned();
                 self.explain.met(program.key, sigs, &plan.live, Why::Graph, How::Whole, Some(plan));
             }

@@ -21,7 +21,8 @@ struct Task {
 pub(crate) struct Source {
     /// StableHLO.
     pub(crate) text: String,
-    reduces_fully: bool,
+    /// Whether it has a reduction that wants other options.
+    pub(crate) reduces_fully: bool,
 }
 
 impl Source {
@@ -102,6 +103,19 @@ impl Compiler {
         drop(self.later.send(Task { plan, source }));
     }
 
+    /// Compiles `source` now and gives the executable's bytes. Never from the disk: what some plugins write of an executable
+    /// that they have read themselves lacks functions.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the plugin compiles it and cannot write it; else why it does not compile.
+    pub(crate) fn serialized(&self, source: &Source) -> Result<Vec<u8>, Fault> {
+        let refused = |f: Fault| match f.kind {
+            ErrorKind::Unsupported => Fault { kind: ErrorKind::Device, ..f },
+            _ => f,
+        };
+        Ok(self.shared.compile(source).map_err(refused)?.serialize()?)
+    }
+
     /// Programs being compiled or waiting for it.
     pub(crate) fn open(&self) -> usize {
         self.shared.open.load(Ordering::SeqCst)
@@ -170,9 +184,8 @@ impl Shared {
     }
 
     fn make(&self, task: &Task) -> Result<LoadedExecutable, Fault> {
-        let Options { options, encoded } = self.options(&task.source);
-        let text = &task.source.text;
-        let key = self.disk.as_ref().map(|d| (d, d.key(text, encoded)));
+        let encoded = &self.options(&task.source).encoded;
+        let key = self.disk.as_ref().map(|d| (d, d.key(&task.source.text, encoded)));
         if let Some((disk, key)) = &key
             && let Some(bytes) = disk.get(key)
         {
@@ -183,18 +196,24 @@ impl Shared {
             }
         }
         let begin = Instant::now();
-        let exe = self.client.compile(text, options).map_err(|e| {
-            let f = Fault::from(e);
-            Fault { message: format!("the program did not compile: {}", f.message), ..f }
-        })?;
+        let exe = self.compile(&task.source)?;
         task.plan.note_compiled(begin.elapsed());
-        self.nanos.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        self.compiled.fetch_add(1, Ordering::Relaxed);
         if let Some((disk, key)) = &key
             && let Ok(bytes) = exe.serialize()
         {
             disk.put(key, &bytes);
         }
+        Ok(exe)
+    }
+
+    fn compile(&self, source: &Source) -> Result<LoadedExecutable, Fault> {
+        let begin = Instant::now();
+        let exe = self.client.compile(&source.text, &self.options(source).options).map_err(|e| {
+            let f = Fault::from(e);
+            Fault { message: format!("the program did not compile: {}", f.message), ..f }
+        })?;
+        self.nanos.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.compiled.fetch_add(1, Ordering::Relaxed);
         Ok(exe)
     }
 }

@@ -112,6 +112,7 @@ impl Device {
             "platform": self.client.platform_name(),
             "platform_version": self.client.platform_version(),
             "pjrt_version": format!("{major}.{minor}"),
+            "identity": blake3::hash(identity(&self.config, &self.client).as_bytes()).to_hex().as_str(),
             "plugin_attributes": attributes(p.attributes()),
             "device_kind": self.device.kind().unwrap_or_default(),
             "devices": devices,

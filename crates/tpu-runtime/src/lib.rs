@@ -5,6 +5,7 @@
 //! fills the values' slots. Whoever reads waits on a slot; nobody else waits.
 #![forbid(unsafe_code)]
 
+mod aot;
 mod capture;
 mod compile;
 mod config;

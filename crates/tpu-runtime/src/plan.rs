@@ -11,6 +11,7 @@ use tpu_graph::{Cut, Param, Program};
 use tpu_pjrt::LoadedExecutable;
 
 /// A compiled (or compiling) program with what it takes to run it.
+#[derive(Default)]
 pub(crate) struct Plan {
     /// Where each parameter comes from.
     pub(crate) params: Vec<Param>,
@@ -62,9 +63,27 @@ impl Plan {
             site,
             bytes_in: program.params.iter().map(|p| bytes(cut, p)).sum(),
             bytes_out: cut.results().map(|v| v.base.nbytes() as u64).sum(),
-            state: OnceLock::new(),
-            compiled: AtomicU64::new(0),
-            runs: Default::default(),
+            ..Plan::default()
+        }
+    }
+
+    /// A plan from a file: it takes arrays of `takes` bytes in all, and gives results of these bytes.
+    pub(crate) fn loaded(
+        params: Vec<Param>,
+        aliases: Vec<Option<usize>>,
+        checks: Vec<(ErrorKind, String)>,
+        takes: u64,
+        gives: &[u64],
+    ) -> Plan {
+        Plan {
+            params,
+            aliases,
+            live: (0..gives.len() as u32).map(|r| (0, r)).collect(),
+            checks,
+            op: "a program loaded from a file".into(),
+            bytes_in: takes,
+            bytes_out: gives.iter().sum(),
+            ..Plan::default()
         }
     }
 

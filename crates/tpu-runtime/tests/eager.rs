@@ -1,10 +1,10 @@
-//! Strict eager on a real CPU plugin, without PyTorch.
+//! Strict eager and exported programs on a real CPU plugin, without PyTorch.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 use std::path::PathBuf;
 use std::sync::Arc;
 use tpu_base::{DType, Scalar};
-use tpu_runtime::{CallArg, Config, Device, Form, MetaOut, Outcome, Slot, Storage, TensorArg};
+use tpu_runtime::{CallArg, Config, Device, Form, Graph, GraphOutcome, MetaOut, Outcome, Slot, Storage, TensorArg};
 
 fn plugins() -> Vec<PathBuf> {
     if let Some(list) = std::env::var_os("TPU_TEST_PLUGINS") {
@@ -154,4 +154,42 @@ fn the_memory_limit_refuses_and_nothing_is_lost() {
     drop(z);
     let z = call(&d, &add, &args, &t).unwrap();
     assert_eq!(floats(&d, &z), [2.; 10]);
+}
+
+#[test]
+fn an_exported_program_keeps_numbers_and_runs_on_another_device() {
+    let d = device(None, None);
+    let add = form("add.Tensor", "aten::add.Tensor", None);
+    let add_ = form("add.Tensor", "aten::add_.Tensor", Some(0));
+    let (x, y) = (Storage::empty(8), Storage::empty(8));
+    // never written: an export needs no contents
+    let stands = d.capture(&[tensor(&x, &[2], &[1]), tensor(&y, &[2], &[1])], true).unwrap();
+    let (tx, ty) = (tensor(&stands[0], &[2], &[1]), tensor(&stands[1], &[2], &[1]));
+    let by = |a, b, n| [CallArg::Tensor(a), CallArg::Tensor(b), CallArg::Scalar(Scalar::Double(n))];
+    let z = call(&d, &add, &by(ty, ty, 4.0), &ty).unwrap();
+    assert!(call(&d, &add_, &by(ty, ty, 2.0), &ty).is_none());
+    let text = d.export_capture(&[tx, ty], &[tensor(&z, &[2], &[1])], (0, 0)).unwrap();
+    assert!(text.contains("@main(%0: tensor<2xf32>, %1: tensor<2xf32> {tf.aliasing_output = 0 : i32})"), "{text}");
+    assert!(text.contains("dense<4.0> : tensor<f32>"), "{text}");
+    assert_eq!(d.compile_count(), 0);
+    let executable = d.executable(&text).unwrap();
+    assert_eq!(d.compile_count(), 1);
+
+    let other = device(None, None);
+    let graph = Graph::default();
+    other.load_graph(&graph, &text, Some(&executable)).unwrap();
+    let (x, y) = (Storage::empty(8), Storage::empty(8));
+    let (tx, ty) = (tensor(&x, &[2], &[1]), tensor(&y, &[2], &[1]));
+    other.upload(&ty, &bytes(&[1., 2.])).unwrap();
+    let Ok(GraphOutcome::Called(_, made)) = other.call_graph(&graph, &[tx, ty], (0, 0)) else { panic!("it runs") };
+    assert_eq!(floats(&other, made[0].as_ref().unwrap()), [5., 10.]);
+    assert_eq!(floats(&other, &y), [3., 6.]);
+    assert_eq!(other.compile_count(), 0);
+    // part of a larger storage is no input of such a program
+    let part = TensorArg { offset: 1, ..tensor(&y, &[1], &[1]) };
+    assert!(matches!(other.call_graph(&graph, &[tx, part], (0, 0)), Ok(GraphOutcome::Unknown)));
+    let Err(e) = other.call_graph(&graph, &[tx], (0, 0)) else { panic!("one input is missing") };
+    assert_eq!(e.kind, tpu_base::ErrorKind::Value);
+    let Err(e) = other.load_graph(&Graph::default(), "{}", None) else { panic!("no program") };
+    assert_eq!(e.kind, tpu_base::ErrorKind::Value);
 }

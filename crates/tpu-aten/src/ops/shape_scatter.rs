@@ -102,10 +102,10 @@ fn put<'b>(x: V<'b>, src: V<'b>, d: usize, start: i64, step: i64) -> V<'b> {
         return x;
     }
     if step == 1 {
-        let b = x.builder();
-        let parts = [x.slice_dim(d, 0, start), src, x.slice_dim(d, start + src.dim(d), n)];
-        let parts: Vec<V<'b>> = parts.into_iter().filter(|p| p.dim(d) > 0).collect();
-        return b.concat(&parts, d);
+        // not put together from parts: a buffer that is overwritten stays where it is
+        let mut starts = vec![0; x.rank()];
+        starts[d] = start;
+        return x.update_slice(src, &starts);
     }
     let mark = src.builder().full(DType::Bool, &src.dims(), true);
     place(mark, d, n, start, step).select(place(src, d, n, start, step), x)
