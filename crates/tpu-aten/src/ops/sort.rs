@@ -1,5 +1,6 @@
 //! Sorting and what a sort answers: order statistics, the most frequent value, the k largest. NaN counts as the largest.
 
+use super::reduce::every;
 use super::reduce_index::{extreme, index_dtype};
 use super::scan::cummax;
 use crate::cx::Cx;
@@ -28,6 +29,8 @@ pub(crate) static DEFS: &[OpDef] = &[
         "bf16[38]! stable=True descending=True",
         "f64[38]! stable=True",
         "i16[9]%5 stable=True",
+        "i64[2,3000]%50 stable=True",
+        "i64[5000]! stable=True descending=True",
         "i32[2,9]%5 stable=True descending=True",
         "u8[9]%4 stable=True descending=True",
         "f32[] stable=True",
@@ -105,7 +108,26 @@ pub(super) fn sorted<'b>(x: V<'b>, d: usize, descending: bool) -> (V<'b>, V<'b>)
     if at.dtype() == DType::I32 && (x.dtype().size() < 4 || matches!(x.dtype(), DType::I32 | DType::F32)) {
         return sorted_words(x, at, d, descending);
     }
-    let r = x.builder().sort(&[x, at], d, true, |a, b| {
+    if at.dtype() == DType::I32 && x.dtype() == DType::I64 && x.numel() >= MANY {
+        // as a rule int64 holds numbers that int32 could
+        let narrow = x.convert(DType::I32);
+        let fits = narrow.convert(DType::I64).eq(x).all(&every(x));
+        let few = || {
+            let (values, at) = sorted_words(narrow, at, d, descending);
+            vec![values.convert(DType::I64), at]
+        };
+        let r = x.builder().if_else(fits, vec![x.ty(), at.ty()], few, || sorted_pairs(x, at, d, descending));
+        return (r[0], r[1]);
+    }
+    let r = sorted_pairs(x, at, d, descending);
+    (r[0], r[1])
+}
+
+/// Elements from which on two ways to sort are worth compiling.
+const MANY: i64 = 4096;
+
+fn sorted_pairs<'b>(x: V<'b>, at: V<'b>, d: usize, descending: bool) -> Vec<V<'b>> {
+    x.builder().sort(&[x, at], d, true, |a, b| {
         let (a, b) = (a[0], b[0]);
         match (descending, a.dtype().is_float()) {
             (false, false) => a.lt(b),
@@ -113,11 +135,10 @@ pub(super) fn sorted<'b>(x: V<'b>, d: usize, descending: bool) -> (V<'b>, V<'b>)
             (false, true) => a.lt(b) | (b.is_nan() & a.eq(a)),
             (true, true) => a.gt(b) | (a.is_nan() & b.eq(b)),
         }
-    });
-    (r[0], r[1])
+    })
 }
 
-/// The same for at most 32 bits: one sort of words, the element's rank above and its place below. All words differ, so they
+/// The same as [`sorted_pairs`] for at most 32 bits: one sort of words, the element's rank above and its place below. All words differ, so they
 /// needn't be sorted stably, and XLA:CPU sorts one array of numbers 10 times faster than two by a comparison it calls.
 fn sorted_words<'b>(x: V<'b>, at: V<'b>, d: usize, descending: bool) -> (V<'b>, V<'b>) {
     let float = x.dtype().is_float();
