@@ -39,16 +39,17 @@ def hold(f, *tensors, **tolerance):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("length, keys", [(5, 7), (9, 5), (6, 6), (40, 1100)])
-def test_plain_and_causal(causal, length, keys):
-    q, k, v = leaf(2, 2, length, 8), leaf(2, 2, keys, 8), leaf(2, 2, keys, 4)
+@pytest.mark.parametrize("heads", [2, 16])  # the more heads, the smaller the tiles
+@pytest.mark.parametrize("length, keys", [(5, 7), (9, 5), (6, 6), (40, 1100), (256, 300), (300, 270), (515, 131)])
+def test_plain_and_causal(causal, heads, length, keys):
+    q, k, v = leaf(2, heads, length, 8), leaf(2, heads, keys, 8), leaf(2, heads, keys, 4)
     hold(lambda *a: F.scaled_dot_product_attention(*a, is_causal=causal), q, k, v, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(5, 7), (2, 1, 5, 7), (1, 7), (3, 5, 1), (5, 1300)])
+@pytest.mark.parametrize("shape", [(5, 7), (2, 1, 5, 7), (1, 7), (3, 5, 1), (5, 1300), (1030, 1100), (3, 1030, 1)])
 def test_a_bias_gets_its_gradient(shape):
     keys = max(shape[-1], 7)
-    q, k, v = leaf(2, 3, 5, 8), leaf(2, 3, keys, 8), leaf(2, 3, keys, 8)
+    q, k, v = leaf(2, 3, max(shape[-2], 5), 8), leaf(2, 3, keys, 8), leaf(2, 3, keys, 8)
     hold(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), q, k, v, leaf(*shape), rtol=1e-4, atol=1e-5)
 
 
@@ -59,21 +60,26 @@ def test_rows_that_see_nothing_are_zero():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_heads_share_keys(causal):
-    q, k, v = leaf(2, 6, 5, 8), leaf(2, 2, 5, 8), leaf(2, 2, 5, 8)
-    hold(lambda *a: F.scaled_dot_product_attention(*a, is_causal=causal, enable_gqa=True, scale=0.5), q, k, v)
+@pytest.mark.parametrize("length", [5, 300])
+def test_heads_share_keys(causal, length):
+    q, k, v = leaf(2, 18, length, 8), leaf(2, 6, length, 8), leaf(2, 6, length, 8)
+    f = lambda *a: F.scaled_dot_product_attention(*a, is_causal=causal, enable_gqa=True, scale=0.5)  # noqa: E731
+    hold(f, q, k, v, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("length", [16, 300])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_other_dtypes(dtype):
-    q, k, v = (leaf(2, 2, 16, 8, dtype=dtype) for _ in range(3))
+def test_other_dtypes(dtype, length):
+    q, k, v = (leaf(2, 16, length, 8, dtype=dtype) for _ in range(3))
     # weights are rounded before they meet the values, as on the CPU, but sums run in another order
     tolerance = {} if dtype == torch.float64 else {"rtol": 0.02, "atol": 0.01}
-    hold(lambda *a: F.scaled_dot_product_attention(*a), q, k, v, **tolerance)
+    hold(lambda *a: F.scaled_dot_product_attention(*a, is_causal=length > 16), q, k, v, **tolerance)
 
 
-def test_what_is_dropped_is_the_same_in_the_backward():
-    q, v = leaf(1, 2, 64, 8).to("tpu"), torch.eye(64, device="tpu").expand(1, 2, 64, 64).clone().requires_grad_()
+@pytest.mark.parametrize("heads, length", [(2, 64), (32, 280)])
+def test_what_is_dropped_is_the_same_in_the_backward(heads, length):
+    q = leaf(1, heads, length, 8).to("tpu")
+    v = torch.eye(length, device="tpu").expand(1, heads, length, length).clone().requires_grad_()
     torch.manual_seed(1)
     y = F.scaled_dot_product_attention(q, q, v, dropout_p=0.25)
     whole = F.scaled_dot_product_attention(q, q, v)

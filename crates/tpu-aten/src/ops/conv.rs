@@ -1,8 +1,10 @@
-//! Convolution and its gradients, one to three spatial dimensions. All of them are one StableHLO convolution each:
-//! a transposed convolution is the input gradient of a convolution, and each gradient of one is a form of the other.
+//! Convolution and its gradients, one to three spatial dimensions. All are one StableHLO convolution each, but for the few that
+//! are faster as something else: a transposed convolution is the input gradient of a convolution, and each gradient of one is a
+//! form of the other.
 
 use super::conv_depthwise as depthwise;
 use super::conv_taps::by_taps;
+use super::matmul::matmul;
 use crate::cx::Cx;
 use crate::def::{OpDef, maybe, one};
 use tpu_base::DType;
@@ -30,6 +32,11 @@ pub(crate) static DEFS: &[OpDef] = &[
         "i64[2,4,7,5]%9 i64[6,2,3,2]%9 i64[6]%9 (2,1) (1,0) (1,2) False (0,0) 2",
         "i64[2,4,5]%9 i64[4,3,3]%9 - (3) (0) (1) True (2) 2",
         "f32[0,4,7,8] f32[6,4,3,3] f32[6] (1,1) (0,0) (1,1) False (0,0) 1",
+        "f32[2,4,7,8] f32[6,4,1,1] f32[6] (1,1) (0,0) (1,1) False (0,0) 1",
+        "bf16[2,4,7] bf16[6,4,1] bf16[6] (1) (0) (1) False (0) 1",
+        "f32[0,4,7] f32[6,4,1] - (1) (0) (1) False (0) 1",
+        "f32[2,4,7,8] f32[6,4,1,1] - (1,1) (1,0) (1,1) False (0,0) 1",
+        "f64[2,4,7,8] f64[4,6,1,1] f64[6] (1,1) (0,0) (1,1) True (0,0) 1",
     ]),
     one(
         "_convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, \
@@ -75,6 +82,10 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f32[2,4,4] f32[2,4,10] f32[4,1,3] (4) (2) (0) (1) False (0) 4 (True,True,True)",
         "f32[2,6,5,6] f32[2,4,7,8] f32[6,4,3,3] (6) (1,1) (0,0) (1,1) False (0,0) 1 (False,True,False)",
         "f32[1,3,6,2,7] f32[1,2,5,6,7] f32[3,2,2,3,2] (3) (1,2,1) (1,0,1) (1,1,2) False (0,0,0) 1 (True,True,True)",
+        "f32[2,6,7,8] f32[2,4,7,8] f32[6,4,1,1] (6) (1,1) (0,0) (1,1) False (0,0) 1 (True,True,True)",
+        "bf16[2,6,7] bf16[2,4,7] bf16[6,4,1] - (1) (0) (1) False (0) 1 (True,True,False)",
+        "f32[2,6,1,1] f32[2,4,1,1] f32[6,4,1,1] - (1,1) (0,0) (1,1) False (0,0) 1 (True,True,False)",
+        "f32[2,6,7,8] f32[2,4,7,8] f32[4,6,1,1] - (1,1) (0,0) (1,1) True (0,0) 1 (True,True,False)",
         "bf16[2,1,2,2] bf16[2,1,3,3] bf16[1,1,2,2] (1) (1,1) (0,0) (1,1) False (0,0) 1 (True,True,True)",
         "f32[2,6,3,5] f32[2,3,8,6] f32[6,1,3,2] - (2,1) (1,0) (2,1) False (0,0) 3 (True,True,False)",
         "f32[2,3,9,9] f32[2,3,5,4] f32[3,1,3,2] - (2,2) (1,0) (1,2) True (0,0) 3 (True,True,False)",
@@ -209,9 +220,28 @@ impl Geometry {
         if x.dtype() == DType::I64 {
             return by_taps(cx, x, if layout.is_some() { w.swap(0, 1) } else { w }, &window, groups);
         }
+        let images_first = layout.as_ref().is_none_or(|l| l.0.starts_with('b'));
+        if groups == 1 && images_first && real(x) && pointwise(&window, &w.dims()[2..]) {
+            return mixed(cx, x, if layout.is_some() { w.swap(0, 1) } else { w });
+        }
         let c = Conv { window, groups, batch_groups, reverse: false, layout, precision: cx.precision() };
         x.convolution(w, &c, x.dtype().opmath())
     }
+}
+
+/// Whether each output position sees just the input's own position.
+fn pointwise(w: &Window, kernel: &[i64]) -> bool {
+    let ones = |v: &[i64]| v.iter().all(|&n| n == 1);
+    ones(kernel) && ones(&w.stride) && ones(&w.base_dilation) && w.pad.iter().all(|&p| p == (0, 0))
+}
+
+/// `x` (N, C, …) with `w` (O, C, 1…) as a product of matrices for each image, which needs no other order of dimensions.
+/// Measured for 8×32×56×56 and 64 channels: half the CPU plugin's time, two fifths of libtpu's estimate for v6e.
+fn mixed<'b>(cx: &Cx<'b>, x: V<'b>, w: V<'b>) -> V<'b> {
+    let (d, o) = (x.dims(), w.dim(0));
+    let x = x.reshape(&[d[0], d[1], d[2..].iter().product()]);
+    let w = w.reshape(&[1, o, d[1]]).broadcast_to(&[d[0], o, d[1]]);
+    matmul(cx, w, x).reshape(&[&[d[0], o], &d[2..]].concat())
 }
 
 /// A product of complex numbers costs a convolution four; the taps gain less than they add.

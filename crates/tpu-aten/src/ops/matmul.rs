@@ -128,7 +128,7 @@ pub(crate) static DEFS: &[OpDef] = &[
 ];
 
 /// (Batched) matrix product in the accumulation dtype.
-fn matmul<'b>(cx: &Cx<'b>, a: V<'b>, b: V<'b>) -> V<'b> {
+pub(super) fn matmul<'b>(cx: &Cx<'b>, a: V<'b>, b: V<'b>) -> V<'b> {
     let batch: Vec<usize> = (0..a.rank() - 2).collect();
     let (lhs, rhs) = (vec![a.rank() - 1], vec![b.rank() - 2]);
     contract(cx, a, b, DotDims { lhs_batch: batch.clone(), rhs_batch: batch, lhs_contract: lhs, rhs_contract: rhs })

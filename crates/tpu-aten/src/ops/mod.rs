@@ -3,6 +3,7 @@
 mod activation;
 mod activation_backward;
 mod attention;
+mod attention_tiles;
 mod bessel;
 mod bessel_series;
 mod binary;

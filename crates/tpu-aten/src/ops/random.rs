@@ -260,14 +260,17 @@ fn coins<'b>(cx: &Cx<'b>, p: V<'b>) -> V<'b> {
     unit(cx, d, &p.dims()).lt(p)
 }
 
-/// The order that random keys sort into; 64 bits each, so that ties are out of the question.
+/// The order that random keys sort into. The place is the low bits of its own key, so that one array is sorted (as in
+/// `sort::sorted_words`); the bits above make ties rare, and a tie only keeps two places in order.
 fn permutation<'b>(cx: &Cx<'b>) -> V<'b> {
     let n = cx.int("n");
     let at = cx.b.iota(if n < 1 << 31 { DType::I32 } else { DType::I64 }, &[n], 0);
     if n < 2 {
         return at;
     }
-    cx.b.sort(&[cx.random_bits(DType::U64, &[n]), at], 0, false, |a, b| a[0].lt(b[0]))[1]
+    let low = (1i64 << (64 - (n - 1).leading_zeros())) - 1;
+    let keys = (cx.random_bits(DType::U64, &[n]) & !low) | at.convert(DType::U64);
+    (cx.b.sort(&[keys], 0, false, |a, b| a[0].lt(b[0]))[0] & low).convert(at.dtype())
 }
 
 /// Draws categories. Without replacement, or for a single draw, by a race: category i arrives after an exponential time of

@@ -92,7 +92,9 @@ fn over<'b>(cx: &Cx<'b>, x: V<'b>, f: impl FnOnce(V<'b>, usize) -> V<'b>) -> V<'
 /// eˣ / Σ eˣ along `d`, shifted by the maximum.
 pub(super) fn softmax<'b>(x: V<'b>, d: usize) -> V<'b> {
     let e = (x - kept(x, &[d], V::max_over)).exp();
-    e / kept(e, &[d], V::sum)
+    // one division a row, not one an element
+    let sum = kept(e, &[d], V::sum);
+    e * (sum.full_like(1.0) / sum)
 }
 
 /// What is masked out, in `x`'s shape: a mask of type 0 is L × L, of type 1 batch × L, otherwise as `x`.

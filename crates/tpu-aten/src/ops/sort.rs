@@ -1,5 +1,6 @@
 //! Sorting and what a sort answers: order statistics, the most frequent value, the k largest. NaN counts as the largest.
 
+use super::reduce::every;
 use super::reduce_index::{extreme, index_dtype};
 use super::scan::cummax;
 use crate::cx::Cx;
@@ -24,6 +25,13 @@ pub(crate) static DEFS: &[OpDef] = &[
         "f32[30]! stable=True",
         "f32[30]! stable=True descending=True",
         "bf16[2,8] stable=False",
+        "f16[38]! stable=True",
+        "bf16[38]! stable=True descending=True",
+        "f64[38]! stable=True",
+        "i16[9]%5 stable=True",
+        "i64[2,3000]%50 stable=True",
+        "i64[5000]! stable=True descending=True",
+        "i32[2,9]%5 stable=True descending=True",
         "u8[9]%4 stable=True descending=True",
         "f32[] stable=True",
         "f32[2,0] stable=True",
@@ -97,7 +105,29 @@ pub(super) fn sorted<'b>(x: V<'b>, d: usize, descending: bool) -> (V<'b>, V<'b>)
     if x.dim(d) <= 1 {
         return (x, at);
     }
-    let r = x.builder().sort(&[x, at], d, true, |a, b| {
+    if at.dtype() == DType::I32 && (x.dtype().size() < 4 || matches!(x.dtype(), DType::I32 | DType::F32)) {
+        return sorted_words(x, at, d, descending);
+    }
+    if at.dtype() == DType::I32 && x.dtype() == DType::I64 && x.numel() >= MANY {
+        // as a rule int64 holds numbers that int32 could
+        let narrow = x.convert(DType::I32);
+        let fits = narrow.convert(DType::I64).eq(x).all(&every(x));
+        let few = || {
+            let (values, at) = sorted_words(narrow, at, d, descending);
+            vec![values.convert(DType::I64), at]
+        };
+        let r = x.builder().if_else(fits, vec![x.ty(), at.ty()], few, || sorted_pairs(x, at, d, descending));
+        return (r[0], r[1]);
+    }
+    let r = sorted_pairs(x, at, d, descending);
+    (r[0], r[1])
+}
+
+/// Elements from which on two ways to sort are worth compiling.
+const MANY: i64 = 4096;
+
+fn sorted_pairs<'b>(x: V<'b>, at: V<'b>, d: usize, descending: bool) -> Vec<V<'b>> {
+    x.builder().sort(&[x, at], d, true, |a, b| {
         let (a, b) = (a[0], b[0]);
         match (descending, a.dtype().is_float()) {
             (false, false) => a.lt(b),
@@ -105,8 +135,41 @@ pub(super) fn sorted<'b>(x: V<'b>, d: usize, descending: bool) -> (V<'b>, V<'b>)
             (false, true) => a.lt(b) | (b.is_nan() & a.eq(a)),
             (true, true) => a.gt(b) | (a.is_nan() & b.eq(b)),
         }
-    });
-    (r[0], r[1])
+    })
+}
+
+/// The same as [`sorted_pairs`] for at most 32 bits: one sort of words, the element's rank above and its place below. All words differ, so they
+/// needn't be sorted stably, and XLA:CPU sorts one array of numbers 10 times faster than two by a comparison it calls.
+fn sorted_words<'b>(x: V<'b>, at: V<'b>, d: usize, descending: bool) -> (V<'b>, V<'b>) {
+    let float = x.dtype().is_float();
+    // as integers, floats are in order but for the negative ones, which are backwards; its own inverse
+    let turn = |bits: V<'b>| bits ^ (bits.shr(31i64) & i64::from(i32::MAX));
+    let (mut rank, mut low) = (x.convert(if float { DType::F32 } else { DType::I32 }), at.convert(DType::I64));
+    if float {
+        let bits = rank.bitcast(DType::I32);
+        let nan = (bits & i64::from(i32::MAX)).gt(i64::from(f32::INFINITY.to_bits()));
+        // zeros are equal, so their sign goes below the place
+        let minus_zero = bits.eq(i64::from(i32::MIN));
+        rank = nan.select(bits.full_like(i64::from(i32::MAX)), turn(bits));
+        rank = minus_zero.select(bits.zeros_like(), rank);
+        low = low.shl(1i64) | minus_zero.convert(DType::I64);
+    }
+    let flip = |rank: V<'b>| if descending { rank ^ -1i64 } else { rank };
+    let words = order_words(flip(rank), low, d);
+    let rank = flip(words.shr(32i64).convert(DType::I32));
+    let low = words & i64::from(u32::MAX);
+    if !float {
+        return (rank.convert(x.dtype()), low.convert(DType::I32));
+    }
+    let minus_zero = (low & 1i64).ne(0i64);
+    let bits = minus_zero.select(rank.full_like(i64::from(i32::MIN)), turn(rank));
+    (bits.bitcast(DType::F32).convert(x.dtype()), low.shr(1i64).convert(DType::I32))
+}
+
+/// Words of 64 bits in order along `d`: int32 `high` above `low`, which is from 0 to 2³² − 1.
+pub(super) fn order_words<'b>(high: V<'b>, low: V<'b>, d: usize) -> V<'b> {
+    let words = high.convert(DType::I64).shl(32i64) | low;
+    words.builder().sort(&[words], d, false, |a, b| a[0].lt(b[0]))[0]
 }
 
 /// The first `k` of `x` in order along `d`, and where they came from.
