@@ -112,7 +112,7 @@ fn long_files_are_found_and_longish_ones_are_mentioned() {
 
 #[test]
 fn a_shim_that_grows_is_found() {
-    let part = "// x\n".repeat(501);
+    let part = "// x\n".repeat(541);
     let names = ["a", "b", "c", "d", "e"].map(|n| format!("csrc/{n}.cpp"));
     let files: Vec<(&str, &str)> = names.iter().map(|n| (n.as_str(), part.as_str())).collect();
     assert_eq!(only_finding("shim", &files).path, Path::new("csrc"));
