@@ -354,6 +354,34 @@ def test_sizes_share_plans(name):
     assert plans <= 9
 
 
+ALONG_IT = {
+    "flip": lambda x: x.flip(0) + 1,
+    "pad": lambda x: F.pad(x, (0, 0, 2, 1)),
+    "other dtype": lambda x: x.view(torch.int32) + 1,
+    "norm over all": lambda x: F.layer_norm(x, x.shape),
+    "roll": lambda x: x.roll(1, 0),
+    "from its end": lambda x: x[-2:] * 2,
+    "sorted": lambda x: x.sort(0)[0],
+    "joined": lambda x: torch.cat((x, x + 1)),
+}
+
+
+@pytest.mark.parametrize("name", ALONG_IT)
+def test_what_mixes_places_is_right_at_every_size(name):
+    run = compiled(ALONG_IT[name])
+    for n in (3, 5, 6, 13):
+        x = data(n, 8)
+        torch._dynamo.mark_dynamic(x, 0)
+        close(run(x), ALONG_IT[name](x), rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_that_lie_elsewhere_in_memory():
+    run = compiled(lambda x: x.sum(0) * x.shape[0], dynamic=True)
+    large = data(40, 8)
+    for x in (data(5, 8), large[:6], large[:7], large[3:8], data(8, 7).t(), (large * 2)[:5]):
+        close(run(x), x.sum(0) * x.shape[0], rtol=1e-4, atol=1e-5)
+
+
 def test_gradients_of_dynamic_sizes():
     net = NET.to("tpu")
     run = compiled(lambda x, t: F.cross_entropy(net(x), t), dynamic=True)

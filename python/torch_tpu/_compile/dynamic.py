@@ -1,6 +1,8 @@
 """A device piece whose inputs have dynamic sizes: one plan for all sizes of a room where its ops allow it."""
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +16,15 @@ from torch_tpu._compile.room_rules import run
 from torch_tpu._compile.rooms import Rooms, Roomy, room, symbols_of
 
 
+@dataclass
+class Room:
+    """What runs at one room: a plan for each way in which the inputs lie in memory."""
+
+    graph: _C.Graph
+    shapes: list[list[int] | None]  # of the inputs with dynamic sizes
+    sizes: Callable[..., Sequence[tuple[int, ...]]] = tuple  # of the results, from the true sizes
+
+
 class DynamicPiece(DevicePiece):
     """Where an op has no rule for rooms, it runs as any device piece, a plan for each size; ``reason`` says why."""
 
@@ -22,7 +33,7 @@ class DynamicPiece(DevicePiece):
     ) -> None:
         super().__init__(nodes, takes, gives, ends)
         self.reason = ""
-        self.rooms: dict[tuple[int, ...], tuple[_C.Graph, Callable[..., Any]]] = {}
+        self.rooms: dict[tuple[int, ...], Room] = {}
         fakes = [node.meta.get("val") for node in takes]
         found: dict[sympy.Symbol, tuple[int, int | None]] = {}
         for k, fake in enumerate(fakes):
@@ -33,10 +44,10 @@ class DynamicPiece(DevicePiece):
                     if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
                         found.setdefault(size.node.expr, (k, d))
         self.where = found
-        unknown = set().union(*map(symbols_of, fakes)) - set(found)
-        if unknown or any(node.op == "placeholder" and fake is None for node, fake in zip(takes, fakes)):
+        if unknown := set().union(*map(symbols_of, fakes)) - set(found):
             self.reason = f"nothing tells the size {', '.join(map(str, unknown))}"
-        # where each tensor goes, and which of its dimensions are dynamic
+        if any("val" not in node.meta for node in takes):
+            self.reason = "nothing tells the shape of an input"
         self.shapes = [fake.shape if isinstance(fake, torch.Tensor) else None for fake in fakes]
 
     def __call__(self, args: list[Any]) -> Sequence[torch.Tensor]:
@@ -45,37 +56,34 @@ class DynamicPiece(DevicePiece):
         sizes = [args[k] if d is None else args[k].shape[d] for k, d in self.where.values()]
         key = tuple(map(room, sizes))
         found = self.rooms.get(key)
-        rooms = Rooms(dict(zip(self.where, key)), {})
-        with torch.no_grad():
-            tensors = [
-                _padded(x, rooms.shape(shape)) if _is_dynamic(shape) else x if x.device.type == "tpu" else x.to("tpu")
-                for x, shape in zip(args, self.shapes)
-                if shape is not None
-            ] + [_number(n) for n in sizes]
         if found is None:
+            rooms = Rooms(dict(zip(self.where, key)), {})
+            shapes = [None if s is None or not _is_dynamic(s) else rooms.shape(s) for s in self.shapes]
+            found = self.rooms[key] = Room(_C.Graph(), shapes)
+        with torch.no_grad():
+            given = zip(args, found.shapes, self.shapes)
+            tensors = [_placed(x, room) for x, room, shape in given if shape is not None] + [_number(n) for n in sizes]
+        results = found.graph(tensors)
+        if results is None:
             try:
-                found = self.rooms[key] = self._record_rooms(key, tensors)
+                self._record_room(found, key, tensors)
             except Exception as error:  # no rule, or something that cannot be recorded: the exact sizes tell which
                 self.reason = str(error) or type(error).__name__
                 return super().__call__(args)
-        graph, shapes = found
-        results = graph(tensors)
-        assert results is not None, "a graph was not kept"
-        for x, shape in zip(results, shapes(*sizes)):
+            results = found.graph(tensors)
+            assert results is not None, "a graph was not kept"
+        for x, shape in zip(results, found.sizes(*sizes)):
             if x.shape != shape:
                 x.set_(x.untyped_storage(), x.storage_offset(), shape, x.stride())
         return results
 
-    def _record_rooms(
-        self, key: tuple[int, ...], tensors: list[torch.Tensor]
-    ) -> tuple[_C.Graph, Callable[..., Sequence[tuple[int, ...]]]]:
-        graph = _C.Graph()
-        with recording(graph, tensors) as (stands, outs):
+    def _record_room(self, into: Room, key: tuple[int, ...], tensors: list[torch.Tensor]) -> None:
+        with recording(into.graph, tensors) as (stands, outs):
             inputs, numbers = stands[: -len(key)], stands[-len(key) :]
             rooms = Rooms(dict(zip(self.where, key)), dict(zip(self.where, numbers)))
             rest, values = iter(inputs), {}
             for node, shape in zip(self.takes, self.shapes):
-                fake = node.meta.get("val")
+                fake = node.meta["val"]
                 if shape is None:
                     values[node] = fake.node.expr if isinstance(fake, torch.SymInt) else fake
                 else:
@@ -84,7 +92,8 @@ class DynamicPiece(DevicePiece):
                 values[node] = run(rooms, node, values)
             given = [rooms.output(values[node]) for node in self.gives]
             outs.extend(x.contiguous().resolve_conj().resolve_neg() for x, _ in given)
-        return graph, sympy.lambdify(list(self.where), [tuple(sizes) for _, sizes in given], "math")
+            into.sizes = sympy.lambdify(list(self.where), [tuple(sizes) for _, sizes in given], "math")
+            into.sizes(*key)  # an expression that Python cannot compute is found here
 
 
 def _is_dynamic(shape: Sequence[Any]) -> bool:
@@ -96,17 +105,15 @@ def _number(n: int) -> torch.Tensor:
     return torch.tensor(n).to("tpu")
 
 
-def _padded(x: torch.Tensor, shape: list[int]) -> torch.Tensor:
-    """x at the front of a tensor of `shape`. What an earlier graph gave lies in its room already; anything else goes
-    through the host, since a program that pads would be one more for each size."""
-    if list(x.shape) == shape:
+def _placed(x: torch.Tensor, shape: list[int] | None) -> torch.Tensor:
+    """x on the device, at the front of a tensor of `shape`. What an earlier graph gave lies in its room already; all
+    else goes through the host, since a program that pads would be one more for each size."""
+    if shape is None or list(x.shape) == shape:
         return x if x.device.type == "tpu" else x.to("tpu")
-    strides, count = [], 1
-    for size in reversed(shape):
-        strides.insert(0, count)
-        count *= size
-    plain = x.device.type == "tpu" and x.storage_offset() == 0 and list(x.stride()) == strides
-    if plain and x.untyped_storage().nbytes() >= count * x.element_size() and not (x.is_conj() or x.is_neg()):
+    strides = torch.empty(shape, device="meta").stride()
+    count = math.prod(shape) * x.element_size()
+    plain = x.device.type == "tpu" and x.storage_offset() == 0 and x.stride() == strides
+    if plain and x.untyped_storage().nbytes() >= count and not (x.is_conj() or x.is_neg()):
         return x.as_strided(shape, strides)
     whole = torch.zeros(shape, dtype=x.dtype)
     whole[tuple(slice(n) for n in x.shape)] = x.cpu()

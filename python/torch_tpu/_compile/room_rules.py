@@ -24,11 +24,11 @@ POINTWISE = {
 ROWS = {
     aten.native_layer_norm, aten.convolution, aten.max_pool2d_with_indices, aten.max_pool2d_with_indices_backward,
     aten.avg_pool2d, aten.avg_pool2d_backward, aten._adaptive_avg_pool2d, aten._adaptive_avg_pool2d_backward,
-    aten.native_group_norm, aten._native_batch_norm_legit_no_training, aten._softmax, aten._log_softmax,
+    aten.native_group_norm, aten._native_batch_norm_legit_no_training,
     aten._scaled_dot_product_fused_attention_overrideable,
     aten._scaled_dot_product_fused_attention_overrideable_backward, aten.upsample_nearest2d, aten.upsample_bilinear2d,
-    aten.cat, aten.split, aten.split_with_sizes, aten.constant_pad_nd, aten.topk, aten.sort,
-    aten.argmax, aten.argmin, aten.amax, aten.amin, aten.cumsum, aten.flip, aten.select_backward, aten.slice_backward,
+    aten.cat, aten.split, aten.split_with_sizes, aten.topk, aten.sort,
+    aten.argmax, aten.argmin, aten.cumsum, aten.flip, aten.select_backward, aten.slice_backward,
     aten.unbind, aten.repeat_interleave,
 }  # fmt: skip
 
@@ -94,12 +94,13 @@ def _rows(node: Node, args: Sequence[Any], roomy: Sequence[Roomy]) -> bool:
     """Whether each loose operand is so only at the front of its first dimension, and the op works on another."""
     first = all(a.loose() in ([], [0]) and (not a.dims or _at_front(a.dims[0])) for a in roomy)
     names = [a.name for a in node.target._schema.arguments]
-    at = [args[k] for k, name in enumerate(names[: len(args)]) if name == "dim"]
-    if node.target.overloadpacket is aten.native_layer_norm and len(args[1]) >= len(roomy[0].dims):
+    at = [args[k] for k, name in enumerate(names[: len(args)]) if name in ("dim", "dims")]
+    inside = [args[k] for k, name in enumerate(names[: len(args)]) if name == "normalized_shape"]
+    if inside and len(inside[0]) >= len(roomy[0].dims):
         return False
     rank = max((len(a.dims) for a in roomy), default=0)
     dims = [d % rank for d in _flat(at) if isinstance(d, int) and rank]
-    return first and 0 not in dims and ("dim" not in names or bool(dims))
+    return first and 0 not in dims and (bool(dims) or not {"dim", "dims"} & set(names))
 
 
 def _at_front(dim: Dim) -> bool:
@@ -282,6 +283,8 @@ def _softmax_backward(rooms: Rooms, node: Node, grad: Roomy, out: Roomy, d: int,
 
 @rule(aten.var)
 def _var(rooms: Rooms, node: Node, x: Roomy, dims: Any = None, correction: Any = 1, keepdim: bool = False) -> Roomy:
+    if node.target is not aten.var.correction or x.tensor.is_complex():
+        raise NoRule(f"{node.target} with a dynamic size")
     axes = _axes(x, dims)
     loose, count = [d for d in axes if _loose(x.dims[d])], 1
     for part in (part for d in axes for part in x.dims[d]):
@@ -323,7 +326,7 @@ def _addmm(rooms: Rooms, node: Node, bias: Roomy, a: Roomy, b: Roomy, **scales: 
 @rule(aten.native_layer_norm_backward, aten.native_group_norm_backward, aten.convolution_backward)
 def _summed_over_rows(rooms: Rooms, node: Node, *args: Any, **kwargs: Any) -> Any:
     roomy = [a for a in _flat([args, kwargs]) if isinstance(a, Roomy)]
-    if not _rows(node, (), roomy):
+    if not _rows(node, args, roomy):
         raise NoRule(f"{node.target} with a dynamic size inside")
     filled = [rooms.filled(a, 0) if isinstance(a, Roomy) else a for a in args]
     return rooms.wrap(rooms.call(node.target, filled, kwargs), node.meta["val"])

@@ -132,9 +132,9 @@ class Rooms:
             return tuple(self.wrap(o, f) for o, f in zip(out, fake))
         if not isinstance(out, torch.Tensor):
             return out
-        dims = self.dims(fake.shape) if dims is None or len(dims) != out.dim() else dims
-        if [room_of(dim) for dim in dims] != list(out.shape):
-            raise NoRule(f"a result of shape {list(out.shape)} where {[room_of(d) for d in dims]} was expected")
+        dims = self.dims(fake.shape) if dims is None else dims
+        if [room_of(dim) for dim in dims] != list(out.shape) or out.dtype != fake.dtype:
+            raise NoRule(f"a result {out.dtype}{list(out.shape)} where {fake.dtype}{[*fake.shape]} was expected")
         return Roomy(out, dims)
 
     def output(self, x: Any) -> tuple[torch.Tensor, list[sympy.Expr]]:
