@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 FOLDER = Path(__file__).parent
-NAMES = ["host", "compile", "step", "ops", "autoload", "first_op", "transfer"]
+NAMES = ["host", "compile", "step", "beside", "ops", "autoload", "first_op", "transfer"]
 
 
 def measure(name: str) -> list[dict]:

@@ -9,39 +9,11 @@ from collections.abc import Callable
 from statistics import median
 
 import torch
-from torch import nn
+from models import GPT
 from torch.nn import functional as F
 
 MODES = torch.tpu.EagerMode
 ROUNDS = 5
-
-
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int):
-        super().__init__()
-        self.heads = heads
-        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.mix, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        b, s, d = x.shape
-        parts = self.mix(self.before(x)).view(b, s, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(*parts, is_causal=True)
-        x = x + self.out(y.transpose(1, 2).reshape(b, s, d))
-        return x + self.down(F.gelu(self.up(self.between(x))))
-
-
-class GPT(nn.Module):
-    def __init__(self, words: int = 512, width: int = 256, layers: int = 4, length: int = 128):
-        super().__init__()
-        self.words, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
-        self.blocks = nn.Sequential(*[Block(width, 4) for _ in range(layers)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words)
-
-    def forward(self, tokens):
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        return self.head(self.norm(self.blocks(self.words(tokens) + self.places(places))))
 
 
 def training(device: str, compiled: bool = False) -> Callable[[], None]:

@@ -393,7 +393,7 @@ def test_a_file_without_an_executable_is_compiled_when_asked_to(file):
 
 def test_another_format_is_refused(file):
     for recompile in (False, True):
-        with pytest.raises(RuntimeError, match="in format 99, and this version of torch_tpu reads format 1"):
+        with pytest.raises(RuntimeError, match="in format 99, and this version of torch_tpu reads format 2"):
             aot.load(edited(file, format=99), recompile=recompile)
 
 

@@ -92,6 +92,30 @@ def test_free_and_total_memory():
     assert "MiB" in torch.tpu.memory_summary()
 
 
+@pytest.mark.parametrize("mode", [EagerMode.DEFER_NEVER, EagerMode.DEFER_AND_FUSE])
+def test_a_training_step_takes_little_more_than_parameters_states_and_activations(eager_mode, mode):
+    torch.tpu.eager_mode = mode
+    before = torch.tpu.memory_allocated()
+    model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(48)]).to("tpu")
+    optimizer, x = torch.optim.AdamW(model.parameters()), torch.randn(128, 64, device="tpu")
+
+    def step():
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    for _ in range(6):
+        step()
+    torch.tpu.synchronize()
+    step()
+    torch.tpu.reset_peak_memory_stats()
+    for _ in range(3):
+        step()
+    held = [*model.parameters(), *(t for state in optimizer.state.values() for t in state.values())]
+    activations = x.nbytes * (1 + len(model))
+    assert torch.tpu.max_memory_allocated() - before <= 1.15 * (sum(t.nbytes for t in held) + activations)
+
+
 # ------------------------------------------------------------------ random numbers
 
 

@@ -125,6 +125,14 @@ impl Module {
         any(&self.main.body, &full)
     }
 
+    /// How many operations `main` has, those in regions too.
+    pub fn size(&self) -> usize {
+        fn ops(block: &Block) -> usize {
+            block.ops.iter().map(|op| 1 + op.regions.iter().map(ops).sum::<usize>()).sum()
+        }
+        ops(&self.main.body)
+    }
+
     /// Drops operations of `main` that no result depends on, then parameters that nothing reads. Which parameters stay, by
     /// their former positions. `aliases` are the caller's to set anew.
     pub fn prune(&mut self) -> Vec<usize> {

@@ -94,10 +94,10 @@ impl CompileOptions {
         }
     }
 
-    /// The same for a program that reduces an array of several dimensions to one number: XLA's older CPU emitter, which
-    /// compiles all else faster, unrolls that whole (4,096 elements: seconds).
+    /// The same without what makes small programs compile faster: large ones run slower for it, and XLA's older CPU emitter
+    /// unrolls a reduction of several dimensions to one number whole (4,096 elements: seconds).
     #[must_use]
-    pub fn for_full_reductions(mut self) -> Self {
+    pub fn thorough(mut self) -> Self {
         self.preferences.remove("xla_cpu_use_fusion_emitters");
         self.preferences.remove("xla_disable_hlo_passes"); // a reduction outside a fusion goes to the older emitter too
         self

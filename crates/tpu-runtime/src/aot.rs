@@ -51,7 +51,7 @@ impl Array {
 #[derive(Deserialize, Serialize)]
 struct Description {
     module: String,
-    reduces_fully: bool,
+    thorough: bool,
     inputs: Vec<Array>,
     results: Vec<Array>,
     /// The first results are new values of these inputs.
@@ -110,7 +110,7 @@ impl Device {
         let draws = program.params.iter().any(|p| matches!(p, Param::Rng { .. }));
         let description = Description {
             module: program.module.to_string(),
-            reduces_fully: program.module.reduces_fully(),
+            thorough: Source::thorough(&program.module),
             inputs: stands.iter().map(|v| Array::of(&v.base)).collect(),
             results,
             updates,
@@ -152,7 +152,7 @@ impl Device {
         let plan = Arc::new(Plan::loaded(params, aliases, checks.collect(), takes, &bytes(&results)));
         match executable {
             Some(bytes) => plan.set(self.client.deserialize(bytes, None).map_err(Fault::from)),
-            None => self.compiler.submit(plan.clone(), Source { text: d.module, reduces_fully: d.reduces_fully }),
+            None => self.compiler.submit(plan.clone(), Source { text: d.module, thorough: d.thorough }),
         }
         let exe = plan.wait().as_ref().map_err(Arc::clone)?;
         let gives = results.len() + usize::from(!plan.checks.is_empty());
@@ -192,7 +192,7 @@ impl Device {
     /// The plugin refuses the program, or cannot write executables ([`ErrorKind::Unsupported`]).
     pub fn executable(&self, description: &str) -> Result<Vec<u8>, Fault> {
         let d: Description = serde_json::from_str(description).map_err(unsound)?;
-        self.compiler.serialized(&Source { text: d.module, reduces_fully: d.reduces_fully })
+        self.compiler.serialized(&Source { text: d.module, thorough: d.thorough })
     }
 
     /// Whether each input lies in memory as a loaded program wants it: a dense storage of its own. One never written is

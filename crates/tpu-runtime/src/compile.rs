@@ -17,17 +17,25 @@ struct Task {
     source: Source,
 }
 
+/// Operations from which a program compiles as fast with the thorough options as with the quick ones.
+const LARGE: usize = 32;
+
 /// What the compiler is given.
 pub(crate) struct Source {
     /// StableHLO.
     pub(crate) text: String,
-    /// Whether it has a reduction that wants other options.
-    pub(crate) reduces_fully: bool,
+    /// Whether its run time matters more than its compile time.
+    pub(crate) thorough: bool,
 }
 
 impl Source {
     pub(crate) fn of(module: &Module) -> Source {
-        Source { text: module.to_string(), reduces_fully: module.reduces_fully() }
+        Source { text: module.to_string(), thorough: Source::thorough(module) }
+    }
+
+    /// Large programs, and those that the quick options can't take (docs/decisions/compile-options.md).
+    pub(crate) fn thorough(module: &Module) -> bool {
+        module.size() >= LARGE || module.reduces_fully()
     }
 }
 
@@ -54,8 +62,8 @@ pub(crate) struct Compiler {
 
 struct Shared {
     client: Client,
-    usual: Options,
-    full_reductions: Options,
+    quick: Options,
+    thorough: Options,
     disk: Option<DiskCache>,
     progress: Arc<Progress>,
     compiled: AtomicU64,
@@ -73,8 +81,8 @@ impl Compiler {
         let options = CompileOptions::for_platform(client.platform_name());
         let shared = Arc::new(Shared {
             client,
-            usual: Options::new(options.clone()),
-            full_reductions: Options::new(options.for_full_reductions()),
+            quick: Options::new(options.clone()),
+            thorough: Options::new(options.thorough()),
             disk,
             progress,
             compiled: AtomicU64::new(0),
@@ -157,7 +165,7 @@ impl Compiler {
 
 impl Shared {
     fn options(&self, source: &Source) -> &Options {
-        if source.reduces_fully { &self.full_reductions } else { &self.usual }
+        if source.thorough { &self.thorough } else { &self.quick }
     }
 
     fn work(&self, urgent: &Receiver<Task>, later: &Receiver<Task>) {

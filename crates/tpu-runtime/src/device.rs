@@ -372,13 +372,26 @@ impl Device {
         self.settings.write().default_dtype = dtype;
     }
 
-    /// Memory account.
+    /// Memory account, after everything recorded was started.
     pub fn memory_stats(&self) -> MemoryStats {
+        self.started();
         self.memory.stats()
+    }
+
+    /// Waits until everything recorded was started: buffers are made and given up in that order.
+    fn started(&self) {
+        let mark = Arc::new(Mark::default());
+        {
+            let mut r = self.recorder.lock();
+            self.cut_all(&mut r, Why::Wait);
+            self.executor.send(Job::Start(mark.clone()));
+        }
+        self.progress.wait(None, || mark.is_reached());
     }
 
     /// The peak becomes the current use.
     pub fn reset_peak(&self) {
+        self.started();
         self.memory.reset_peak();
     }
 

@@ -30,7 +30,10 @@ pub(crate) struct Run {
 
 pub(crate) enum Job {
     Run(Run),
+    /// Reached when everything before it has run.
     Mark(Arc<Mark>),
+    /// Reached when everything before it was started.
+    Start(Arc<Mark>),
 }
 
 /// The queue's end that recorders hold.
@@ -95,16 +98,13 @@ impl Executor {
     }
 }
 
-/// Bytes of the operands that results took over.
-fn donated(run: &Run, keep: &[i64]) -> u64 {
-    let taken = run
-        .plan
-        .params
-        .iter()
-        .enumerate()
-        .filter(|(i, _)| run.plan.aliases[*i].is_some() && !keep.contains(&(*i as i64)));
-    let bytes = |p: &Param| if let Param::Input(n) = p { run.inputs[*n as usize].base.nbytes() as u64 } else { 0 };
-    taken.map(|(_, p)| bytes(p)).sum()
+/// The operands that results take over.
+fn donated<'a>(run: &'a Run, keep: &'a [i64]) -> impl Iterator<Item = &'a Arc<Value>> {
+    let params = run.plan.params.iter().zip(&run.plan.aliases).enumerate();
+    params.filter_map(|(i, (p, alias))| match p {
+        Param::Input(n) if alias.is_some() && !keep.contains(&(i as i64)) => Some(&run.inputs[*n as usize]),
+        _ => None,
+    })
 }
 
 impl Worker {
@@ -118,6 +118,7 @@ impl Worker {
                     }
                     mark.reach();
                 }
+                Job::Start(mark) => mark.reach(),
             }
             self.progress.notify();
         }
@@ -192,8 +193,9 @@ impl Worker {
         if let Some(begin) = begin {
             let events = self.outputs.iter().filter_map(|b| b.ready_event().ok());
             events.for_each(|e| drop(e.wait())); // an error belongs to the values
-            plan.note_run(begin.elapsed(), donated(run, &keep));
+            plan.note_run(begin.elapsed(), donated(run, &keep).map(|v| v.base.nbytes() as u64).sum());
         }
+        donated(run, &keep).for_each(|v| v.payload.give());
         if let Some(last) = self.outputs.last()
             && let Ok(e) = last.ready_event()
         {

@@ -1,4 +1,6 @@
-//! Our own account of device memory: bytes of live values, in program order.
+//! Our own account of device memory. Two figures: bytes *used* by buffers, in the order in which plans run, where a result that
+//! takes over an operand's buffer adds nothing; and bytes *promised* to values when they are recorded, which a limit is held
+//! against, so that the call which asks for too much is the one that raises.
 
 use crate::fault::Fault;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,6 +9,7 @@ use tpu_base::ErrorKind;
 /// Bytes and counts, as atomics.
 #[derive(Debug, Default)]
 pub struct Memory {
+    promised: AtomicU64,
     current: AtomicU64,
     peak: AtomicU64,
     allocated: AtomicU64,
@@ -24,7 +27,7 @@ pub struct Memory {
 /// A reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// Bytes of live values.
+    /// Bytes of buffers.
     pub current: u64,
     /// Most there ever were (since the last reset).
     pub peak: u64,
@@ -34,9 +37,9 @@ pub struct MemoryStats {
     pub allocated_total: u64,
     /// Bytes ever freed.
     pub freed_total: u64,
-    /// Live values.
+    /// Buffers.
     pub active_count: u64,
-    /// Values ever.
+    /// Buffers ever.
     pub allocation_count: u64,
     /// Allocations refused.
     pub oom_count: u64,
@@ -49,7 +52,17 @@ impl Memory {
         Memory { limit: limit.unwrap_or(0), total, ..Memory::default() }
     }
 
-    /// Counts `bytes` in without asking.
+    /// A value of this size was recorded. Nobody is asked.
+    pub(crate) fn promise(&self, bytes: u64) {
+        self.promised.fetch_add(bytes, Relaxed);
+    }
+
+    /// It is gone.
+    pub(crate) fn release(&self, bytes: u64) {
+        self.promised.fetch_sub(bytes, Relaxed);
+    }
+
+    /// A buffer was made.
     pub(crate) fn add(&self, bytes: u64) {
         let now = self.current.fetch_add(bytes, Relaxed) + bytes;
         self.peak.fetch_max(now, Relaxed);
@@ -58,6 +71,7 @@ impl Memory {
         self.allocations.fetch_add(1, Relaxed);
     }
 
+    /// A buffer was freed, or became that of a result.
     pub(crate) fn sub(&self, bytes: u64) {
         self.current.fetch_sub(bytes, Relaxed);
         self.freed.fetch_add(bytes, Relaxed);
@@ -66,7 +80,7 @@ impl Memory {
 
     /// Whether `bytes` more fit under the limit.
     pub(crate) fn fits(&self, bytes: u64) -> bool {
-        self.limit == 0 || self.current.load(Relaxed).saturating_add(bytes) <= self.limit
+        self.limit == 0 || self.promised.load(Relaxed).saturating_add(bytes) <= self.limit
     }
 
     pub(crate) fn count_retry(&self) {
@@ -84,7 +98,7 @@ impl Memory {
                  Free tensors you no longer need, or raise TORCH_TPU_MEMORY_LIMIT if it is set.",
                 human(bytes),
                 human(s.limit),
-                human(s.current)
+                human(self.promised.load(Relaxed))
             ),
         )
     }

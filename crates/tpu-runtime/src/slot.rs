@@ -2,6 +2,7 @@
 
 use crate::fault::Fault;
 use crate::memory::Memory;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use tpu_pjrt::Buffer;
 
@@ -10,18 +11,30 @@ pub struct Slot {
     bytes: u64,
     memory: Arc<Memory>,
     result: OnceLock<Result<Buffer, Arc<Fault>>>,
+    /// Whether a result took the buffer over.
+    given: AtomicBool,
 }
 
 impl Slot {
-    /// A slot to be filled; its bytes count from now on.
+    /// A slot to be filled; its bytes are promised from now on.
     pub(crate) fn pending(bytes: u64, memory: &Arc<Memory>) -> Slot {
-        memory.add(bytes);
-        Slot { bytes, memory: memory.clone(), result: OnceLock::new() }
+        memory.promise(bytes);
+        Slot { bytes, memory: memory.clone(), result: OnceLock::new(), given: AtomicBool::new(false) }
     }
 
     /// Fills it. A second filling is ignored.
     pub(crate) fn fill(&self, result: Result<Buffer, Arc<Fault>>) {
-        drop(self.result.set(result));
+        let made = result.is_ok();
+        if self.result.set(result).is_ok() && made {
+            self.memory.add(self.bytes);
+        }
+    }
+
+    /// A plan's result took the buffer over (donation).
+    pub(crate) fn give(&self) {
+        if !self.given.swap(true, Relaxed) {
+            self.memory.sub(self.bytes);
+        }
     }
 
     /// The buffer or fault, once known.
@@ -32,6 +45,9 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.memory.sub(self.bytes);
+        self.memory.release(self.bytes);
+        if !*self.given.get_mut() && matches!(self.result.get(), Some(Ok(_))) {
+            self.memory.sub(self.bytes);
+        }
     }
 }

@@ -24,7 +24,7 @@ from torch_tpu.aot._loaded import Loaded
 if TYPE_CHECKING:
     from torch_tpu.aot._capture import Capture
 
-FORMAT = 1
+FORMAT = 2
 
 
 def save(
