@@ -15,7 +15,7 @@ def register() -> None:
         raise RuntimeError(f"PyTorch has room for one outside device, and '{holder}' already took it")
 
     from torch_tpu import _C, tpu  # if the extension cannot load, PyTorch stays as it was
-    from torch_tpu._compile import default, higher_order
+    from torch_tpu._compile import dynamo, higher_order
 
     torch.utils.rename_privateuse1_backend(DEVICE)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=False)
@@ -24,6 +24,6 @@ def register() -> None:
     tpu.is_available()  # tells the extension, which must not start anything to know
     tpu.set_eager_mode(tpu.EagerMode.from_environment(os.environ))
     os.register_at_fork(after_in_child=tpu._after_fork)
-    default.install()
+    dynamo.install()
     higher_order.install()
     atexit.register(_C.shutdown)

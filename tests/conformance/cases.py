@@ -257,8 +257,12 @@ def dropout_rates(args, kwargs) -> list[float]:
     return [v for v in (*args, *named) if isinstance(v, float)]
 
 
-def check_op(op, dtype: torch.dtype, limit: int):
-    name = op.full_name
+def check_op(op, dtype: torch.dtype, limit: int, compiled: bool = False):
+    """Compiled: the samples and their gradients only, since the forms below are eager's."""
+    name, run = op.full_name, op.op
+    if compiled:
+        torch.compiler.reset()
+        run = torch.compile(lambda *args, **kwargs: op.op(*args, **kwargs), backend="tpu")
     unspecified = bool(UNSPECIFIED.search(name))
     drawn = unspecified or (bool(DRAWN.search(name)) and not DRAWN_NOT.search(name))
     slack = SLACK if CONTRACTIONS.search(name) else 1
@@ -278,7 +282,7 @@ def check_op(op, dtype: torch.dtype, limit: int):
 
         def compare():
             random = drawn or ("attention" in name and any(0 < p < 1 for p in dropout_rates(args, kwargs)))
-            got = call(op.op, there, with_kwargs)
+            got = call(run, there, with_kwargs)
             wide = widened(args), widened(kwargs)
             pick = TIES.get(name, lambda result, *_args, **_kwargs: result)
             mine, theirs = pick(got, *there, **with_kwargs), pick(want, *args, **kwargs)
@@ -303,7 +307,7 @@ def check_op(op, dtype: torch.dtype, limit: int):
             continue  # the CPU itself refuses this sample
         taken += 1
         yield f"sample {taken}", compare
-        if taken == 1:
+        if taken == 1 and not compiled:
             if not name.startswith(("as_strided", "view_as_complex")):  # which look at memory, not at numbers
                 yield "with gaps in memory", forward(sample, args, kwargs, spread)[1]
             yield from variants(op, sample, args, kwargs, want, slack, drawn, call)
@@ -348,6 +352,20 @@ def op_cases() -> Iterator[Case]:
             dtype = getattr(torch, name)
             if op.supports_dtype(dtype, "cpu"):
                 yield Case("ops", op.full_name, name, lambda n, op=op, dtype=dtype: check_op(op, dtype, n))
+
+
+def compiled_cases() -> Iterator[Case]:
+    """Every op under torch.compile, as float32 or as the first dtype that it has."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    for op in op_db:
+        there = [n for n in DTYPES if op.supports_dtype(getattr(torch, n), "cpu")]
+        if there:
+            name = "float32" if "float32" in there else there[0]
+            dtype = getattr(torch, name)
+            yield Case(
+                "compiled", op.full_name, name, lambda n, op=op, dtype=dtype: check_op(op, dtype, min(n, 2), True)
+            )
 
 
 # ---------------------------------------------------------------- module_db
@@ -462,7 +480,7 @@ def optimizer_cases() -> Iterator[Case]:
 
 
 def all_cases() -> list[Case]:
-    return [*op_cases(), *module_cases(), *optimizer_cases()]
+    return [*op_cases(), *compiled_cases(), *module_cases(), *optimizer_cases()]
 
 
 def one_dtype_each(cases: list[Case]) -> list[Case]:

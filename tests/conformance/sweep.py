@@ -1,7 +1,7 @@
 """Runs the cases in worker processes, so that a crash or a hang costs one case, and holds them against the known gaps.
 
     python tests/conformance/sweep.py [--suite ops] [--match REGEX] [--dtypes float32,int64] [--samples N]
-                                      [--one-dtype] [--jobs 2] [--rows FILE] [--table FILE]
+                                      [--one-dtype] [--every N] [--jobs 2] [--rows FILE] [--table FILE]
 
 `gaps.txt` names what does not pass yet, a line each: `suite name dtype: reason`. A case that fails and is not named
 there is an error, and so is one that is named and passes: the list can only shrink.
@@ -117,11 +117,12 @@ def judge(rows: list[dict], gaps: dict[str, str], whole: bool) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", default="", help="ops, modules or optimizers; all by default")
+    parser.add_argument("--suite", default="", help="ops, compiled, modules or optimizers; all by default")
     parser.add_argument("--match", default="", help="a regular expression that the name must match")
     parser.add_argument("--dtypes", default="", help="comma-separated; all by default")
     parser.add_argument("--samples", type=int, default=SAMPLES, help="of each case at most so many")
     parser.add_argument("--one-dtype", action="store_true", help="of each entry one dtype only")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="take every Nth case only")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--rows", type=Path, help="write every row here, as JSON; rows already there stay and count")
     parser.add_argument("--table", type=Path, help="write the table here, as Markdown")
@@ -137,7 +138,7 @@ def main() -> int:
     if options.one_dtype:
         cases = one_dtype_each(cases)
     start = time.monotonic()
-    rows = sweep([c.key for c in cases], options.samples, options.jobs)
+    rows = sweep([c.key for c in cases[:: options.every]], options.samples, options.jobs)
     if options.rows:
         kept = json.loads(options.rows.read_text()) if options.rows.exists() else []
         rows = sorted({r["key"]: r for r in [*kept, *rows]}.values(), key=lambda r: r["key"])

@@ -11,7 +11,7 @@ def share(passed: int, all_: int) -> str:
 
 def markdown(rows: list[dict], gaps: dict[str, str], samples: int) -> str:
     rows = [r for r in rows if r["samples"] or r["why"]]  # the CPU refuses every sample of the others
-    suite = {s: [r for r in rows if r["key"].startswith(s + " ")] for s in ("ops", "modules", "optimizers")}
+    suite = {s: [r for r in rows if r["key"].startswith(s + " ")] for s in ("ops", "compiled", "modules", "optimizers")}
 
     def passed(some: list[dict]) -> str:
         return share(sum(not r["why"] for r in some), len(some))
@@ -32,6 +32,7 @@ def markdown(rows: list[dict], gaps: dict[str, str], samples: int) -> str:
         f"Below float64 a result may also be at most {NEAR} times as far from the float64 result as the CPU's is: both",
         f"round; {sum(r.get('near', 0) for r in rows)} comparisons passed only so. Of random results sizes and dtypes",
         "are compared here; their distributions have tests of their own. Equal numbers may be sorted in any order.",
+        '*Compiled* is each op under `torch.compile(backend="tpu")`, up to 2 samples of one dtype, and gradients.',
         "",
         "| | Cases passed | Comparisons | With gradients | Without a CPU fallback |",
         "|---|---|---:|---|---|",

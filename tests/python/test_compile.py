@@ -265,6 +265,26 @@ def test_attention_and_recurrent_layers():
     agree(lambda x: lstm(x)[0], data(5, 2, 4))
 
 
+def test_the_device_module_inside_a_graph():
+    @torch.compile(fullgraph=True)
+    def constants(x):
+        return x + torch.tpu.device_count() if torch.tpu.is_available() and torch.tpu.current_device() == 0 else x
+
+    assert constants(torch.zeros(2, device="tpu")).tolist() == [1, 1]
+
+    @torch.compile
+    def breaks(x):
+        state = torch.tpu.get_rng_state()
+        first = F.dropout(x)
+        torch.tpu.set_rng_state(state)
+        torch.tpu.synchronize()
+        return first, F.dropout(x), torch.tpu.memory_allocated()
+
+    first, second, bytes_ = breaks(torch.ones(64, device="tpu"))
+    assert torch.equal(first.cpu(), second.cpu())
+    assert 0 < first.sum().item() < 128 and bytes_ > 0
+
+
 def test_functional_transforms():
     each = torch.func.vmap(torch.func.grad(lambda w, x: (w * x).sin().sum()), in_dims=(None, 0))
     agree(each, data(3), data(5, 3))

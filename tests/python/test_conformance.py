@@ -1,4 +1,5 @@
-"""A shard of `make conformance`: of every op, module and optimizer in PyTorch's test data one dtype, two samples."""
+"""A shard of `make conformance`: of every op, module and optimizer in PyTorch's test data one dtype, two samples; of the
+ops under torch.compile every sixteenth."""
 
 import re
 import subprocess
@@ -11,9 +12,12 @@ FOLDER = Path(__file__).parents[1] / "conformance"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("suite", "least"), [("ops", 600), ("modules", 100), ("optimizers", 40)])
-def test_shard(suite: str, least: int) -> None:
+@pytest.mark.parametrize(
+    ("suite", "every", "least"), [("ops", 1, 600), ("compiled", 16, 40), ("modules", 1, 100), ("optimizers", 1, 40)]
+)
+def test_shard(suite: str, every: int, least: int) -> None:
     command = [sys.executable, FOLDER / "sweep.py", "--suite", suite, "--one-dtype", "--samples", "2"]
+    command += ["--every", str(every)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= least
