@@ -1,4 +1,4 @@
-"""A shard of `make conformance`: of every op, module and optimizer in PyTorch's test data one dtype, two samples; of the
+"""A shard of `make conformance`: of each op, module and optimizer in PyTorch's test data one dtype, two samples; of the
 ops under torch.compile every sixteenth."""
 
 import re
