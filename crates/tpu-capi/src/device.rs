@@ -264,6 +264,9 @@ pub unsafe extern "C" fn tpu_info(topic: *const c_char) -> *const c_char {
         // SAFETY: the caller's promise.
         let topic = unsafe { CStr::from_ptr(topic) }.to_string_lossy();
         match (&*topic, DEVICE.get()) {
+            (t, _) if t.starts_with("topology:") => {
+                hand_out(&tpu_runtime::topology(&t["topology:".len()..]).to_string())
+            }
             ("ops", _) => hand_out(&crate::ops::table_json()),
             (_, Some(d)) => hand_out(&d.info(&topic)),
             _ => hand_out("null"),

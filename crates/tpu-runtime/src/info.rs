@@ -18,7 +18,7 @@ fn plain(v: &Value) -> Json {
     }
 }
 
-fn attributes(list: &[(String, Value)]) -> Json {
+pub(crate) fn attributes(list: &[(String, Value)]) -> Json {
     Json::Object(list.iter().map(|(k, v)| (k.clone(), plain(v))).collect::<Map<_, _>>())
 }
 

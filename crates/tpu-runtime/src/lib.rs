@@ -23,6 +23,7 @@ mod policy;
 mod progress;
 mod signatures;
 mod slot;
+mod topology;
 mod transfer;
 
 pub use capture::{Captured, CapturedOut, Graph, GraphOutcome, Owner};
@@ -32,6 +33,7 @@ pub use fault::Fault;
 pub use mark::Mark;
 pub use memory::MemoryStats;
 pub use slot::Slot;
+pub use topology::topology;
 pub use tpu_graph::{CallArg, Form, HostValue, MetaOut, Sig, Target, TensorArg, Way, geometry};
 
 /// What a storage holds.

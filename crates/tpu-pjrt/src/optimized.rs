@@ -1,0 +1,253 @@
+//! What an optimized program (`hlo_with_config`) says of its instructions. The messages are those of XLA's hlo.proto and
+//! xla_data.proto, in the fields that are read.
+
+use std::collections::HashMap;
+
+use prost::Message;
+
+use crate::error::{Error, Result};
+
+/// An instruction that runs by itself: of the entry computation, or of a loop or call that it makes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Instruction {
+    /// Its name.
+    pub name: String,
+    /// `fusion`, `convolution`, `all-reduce` and so on.
+    pub opcode: String,
+    /// `f32[8,128]`; of several results the first.
+    pub result: String,
+    /// Bytes of its operands and results, without padding; of a large operand that it reads only a part of, all.
+    pub bytes: u64,
+    /// How often it runs in one run of the program; loops of unknown length count once.
+    pub times: u64,
+    /// The compiler's estimate for one run, where it makes one.
+    pub cycles: Option<u64>,
+    /// What stands in the StableHLO's location: the op's name, the file and the line.
+    pub op_name: String,
+    /// See `op_name`.
+    pub source_file: String,
+    /// See `op_name`; 0: none.
+    pub source_line: i32,
+    /// `backend_config`, JSON.
+    pub config: String,
+}
+
+/// The instructions that an optimized program runs, in order; loops' bodies where the loop stands.
+///
+/// # Errors
+/// Another format, or bytes that are none.
+pub fn instructions(format: &str, code: &[u8]) -> Result<Vec<Instruction>> {
+    let bad = |e: prost::DecodeError| Error::argument(format!("the optimized program can't be read: {e}"));
+    let module = match format {
+        "hlo" => Module::decode(code).map_err(bad)?,
+        "hlo_with_config" => ModuleWithConfig::decode(code).map_err(bad)?.module.unwrap_or_default(),
+        other => return Err(Error::argument(format!("an optimized program in the unknown format '{other}'"))),
+    };
+    let by_id: HashMap<i64, &Computation> = module.computations.iter().map(|c| (c.id, c)).collect();
+    let mut found = Vec::new();
+    if let Some(entry) = by_id.get(&module.entry) {
+        walk(entry, 1, &by_id, &mut found, 0);
+    }
+    Ok(found)
+}
+
+/// Computations call each other without cycles; this stops at damaged ones.
+const DEPTH: usize = 64;
+
+fn walk(c: &Computation, times: u64, by_id: &HashMap<i64, &Computation>, found: &mut Vec<Instruction>, depth: usize) {
+    const NO_WORK: [&str; 5] = ["parameter", "constant", "tuple", "get-tuple-element", "bitcast"];
+    let sizes: HashMap<i64, u64> = c.instructions.iter().map(|i| (i.id, i.size())).collect();
+    for i in c.instructions.iter().filter(|i| !NO_WORK.contains(&i.opcode.as_str())) {
+        let config = String::from_utf8_lossy(&i.config).into_owned();
+        let inner = match i.opcode.as_str() {
+            "while" => times * number(&config, "known_trip_count").unwrap_or(1),
+            "call" | "conditional" | "async-start" => times,
+            _ => 0,
+        };
+        if inner > 0 && depth < DEPTH {
+            let called = i.called.iter().filter_map(|id| by_id.get(id));
+            called.for_each(|c| walk(c, inner, by_id, found, depth + 1));
+            continue;
+        }
+        let meta = i.metadata.clone().unwrap_or_default();
+        let shape = i.shape.clone().unwrap_or_default();
+        found.push(Instruction {
+            name: i.name.clone(),
+            opcode: i.opcode.clone(),
+            result: shape.first(),
+            bytes: i.size() + i.operands.iter().filter_map(|id| sizes.get(id)).sum::<u64>(),
+            times,
+            cycles: number(&config, "estimated_cycles").filter(|n| *n < i64::MAX as u64),
+            op_name: meta.op_name,
+            source_file: meta.source_file,
+            source_line: meta.source_line,
+            config,
+        });
+    }
+}
+
+/// The first number behind `"name"` in JSON text: 64-bit numbers stand there as strings.
+fn number(json: &str, name: &str) -> Option<u64> {
+    let (_, rest) = json.split_once(&format!("\"{name}\""))?;
+    let digits: String = rest.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+    let sign = rest.find(|c: char| c.is_ascii_digit()).and_then(|k| rest[..k].chars().last());
+    if sign == Some('-') { None } else { digits.parse().ok() }
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ModuleWithConfig {
+    #[prost(message, optional, tag = "1")]
+    module: Option<Module>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Module {
+    #[prost(message, repeated, tag = "3")]
+    computations: Vec<Computation>,
+    #[prost(int64, tag = "6")]
+    entry: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Computation {
+    #[prost(message, repeated, tag = "2")]
+    instructions: Vec<RawInstruction>,
+    #[prost(int64, tag = "5")]
+    id: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RawInstruction {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    opcode: String,
+    #[prost(message, optional, tag = "3")]
+    shape: Option<Shape>,
+    #[prost(message, optional, tag = "7")]
+    metadata: Option<Metadata>,
+    #[prost(int64, tag = "35")]
+    id: i64,
+    #[prost(int64, repeated, tag = "36")]
+    operands: Vec<i64>,
+    #[prost(int64, repeated, tag = "38")]
+    called: Vec<i64>,
+    #[prost(bytes = "vec", tag = "43")]
+    config: Vec<u8>,
+}
+
+impl RawInstruction {
+    fn size(&self) -> u64 {
+        self.shape.as_ref().map_or(0, Shape::bytes)
+    }
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Metadata {
+    #[prost(string, tag = "2")]
+    op_name: String,
+    #[prost(string, tag = "3")]
+    source_file: String,
+    #[prost(int32, tag = "4")]
+    source_line: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Shape {
+    #[prost(int32, tag = "2")]
+    element: i32,
+    #[prost(int64, repeated, tag = "3")]
+    dims: Vec<i64>,
+    #[prost(message, repeated, tag = "4")]
+    parts: Vec<Shape>,
+}
+
+/// Names and bits of XLA's `PrimitiveType`s.
+fn element(id: i32) -> (&'static str, u64) {
+    match id {
+        1 => ("pred", 8),
+        2 => ("s8", 8),
+        3 => ("s16", 16),
+        4 => ("s32", 32),
+        5 => ("s64", 64),
+        6 => ("u8", 8),
+        7 => ("u16", 16),
+        8 => ("u32", 32),
+        9 => ("u64", 64),
+        10 => ("f16", 16),
+        11 => ("f32", 32),
+        12 => ("f64", 64),
+        15 => ("c64", 64),
+        16 => ("bf16", 16),
+        18 => ("c128", 128),
+        19 => ("f8e5m2", 8),
+        20 => ("f8e4m3fn", 8),
+        21 => ("s4", 4),
+        22 => ("u4", 4),
+        _ => ("other", 0),
+    }
+}
+
+impl Shape {
+    fn first(&self) -> String {
+        match self.parts.first() {
+            Some(part) => part.first(),
+            None => {
+                let dims: Vec<String> = self.dims.iter().map(i64::to_string).collect();
+                format!("{}[{}]", element(self.element).0, dims.join(","))
+            }
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        if self.parts.is_empty() {
+            let count: u64 = self.dims.iter().map(|&d| d.unsigned_abs()).product();
+            (count * element(self.element).1).div_ceil(8)
+        } else {
+            self.parts.iter().map(Shape::bytes).sum()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instruction(name: &str, opcode: &str, config: &str, called: &[i64]) -> RawInstruction {
+        RawInstruction {
+            name: name.into(),
+            opcode: opcode.into(),
+            shape: Some(Shape { element: 16, dims: vec![8, 128], parts: vec![] }),
+            config: config.as_bytes().to_vec(),
+            called: called.to_vec(),
+            ..RawInstruction::default()
+        }
+    }
+
+    #[test]
+    fn loops_count_their_trips() {
+        let body =
+            Computation { id: 2, instructions: vec![instruction("f", "fusion", r#"{"estimated_cycles":"70"}"#, &[3])] };
+        let loops = instruction("w", "while", r#"{"known_trip_count":{"n":"5"}}"#, &[2]);
+        let entry = Computation { id: 1, instructions: vec![instruction("p", "parameter", "", &[]), loops] };
+        let module = Module { computations: vec![body, entry], entry: 1 };
+        let code = ModuleWithConfig { module: Some(module) }.encode_to_vec();
+        let found = instructions("hlo_with_config", &code).unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].times, found[0].cycles, found[0].bytes), (5, Some(70), 2048));
+        assert_eq!(found[0].result, "bf16[8,128]");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused() {
+        assert!(instructions("mlir", &[]).is_err());
+        assert!(instructions("hlo", &[0xff, 0xff]).is_err());
+    }
+
+    #[test]
+    fn numbers_are_found_behind_their_names() {
+        assert_eq!(number(r#"{"a":"1","estimated_cycles":"42"}"#, "estimated_cycles"), Some(42));
+        assert_eq!(number(r#"{"estimated_cycles":"-1"}"#, "estimated_cycles"), None);
+        assert_eq!(number("{}", "estimated_cycles"), None);
+    }
+}
