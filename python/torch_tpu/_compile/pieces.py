@@ -10,6 +10,7 @@ from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torch_tpu import _C
+from torch_tpu._compile import control
 
 Values = dict[Node, Any]
 
@@ -70,7 +71,7 @@ class DevicePiece:
             values = {n: next(rest) if isinstance(a, torch.Tensor) else a for n, a in zip(self.takes, args)}
             for node in self.nodes:
                 try:
-                    values[node] = run(node, values)
+                    values[node] = run(node, values, in_plan=True)
                 except Exception as error:
                     raise Refusal(node) from error
             outs.extend(values[node].resolve_conj().resolve_neg() for node in self.gives)
@@ -95,10 +96,40 @@ class HostPiece:
         return [values[node] for node in self.gives]
 
 
-def run(node: Node, values: Values) -> Any:
+def run(node: Node, values: Values, in_plan: bool = False) -> Any:
     """The node's result for what its arguments stand for."""
-    args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
+    args, kwargs = map_arg((node.args, node.kwargs), lambda arg: attribute(arg) if is_module(arg) else values[arg])
+    if in_plan and node.target in control.CONTROL:
+        return control.call(node, args, dict(kwargs), inside)
     return INSTEAD.get(node.target, node.target)(*args, **kwargs)
+
+
+def inside(module: torch.fx.GraphModule, args: Sequence[Any]) -> Any:
+    """What a function of a higher-order op gives, op by op, while a plan is recorded."""
+    values: Values = dict(zip(module.graph.find_nodes(op="placeholder"), args, strict=True))
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and not is_module(node):
+            values[node] = attribute(node)
+        elif node.op == "call_function":
+            try:
+                values[node] = run(node, values, in_plan=True)
+            except Exception as error:
+                raise NotImplementedError(f"{node.target} in a branch or loop: {error}") from error
+    (output,) = module.graph.find_nodes(op="output")
+    return map_arg(output.args[0], values.__getitem__)
+
+
+def is_module(node: Node) -> bool:
+    """Whether the node names a function of a higher-order op, which is no value."""
+    return node.op == "get_attr" and isinstance(attribute(node), torch.nn.Module)
+
+
+def attribute(node: Node) -> Any:
+    """What a ``get_attr`` node names."""
+    found: Any = node.graph.owning_module
+    for name in str(node.target).split("."):
+        found = getattr(found, name)
+    return found
 
 
 def _run_and_save_rng_state(op: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:

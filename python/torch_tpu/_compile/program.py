@@ -8,7 +8,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from torch_tpu._compile.dynamic import DynamicPiece
-from torch_tpu._compile.pieces import DevicePiece, HostPiece, Refusal, Values
+from torch_tpu._compile.pieces import DevicePiece, HostPiece, Refusal, Values, attribute, is_module
 from torch_tpu._compile.rooms import symbols_of
 from torch_tpu._compile.schedule import schedule
 
@@ -20,7 +20,7 @@ class Program:
         self._boxed_call = True  # on the instance: Dynamo's wrappers copy its dict
         graph = module.graph
         self.inputs = graph.find_nodes(op="placeholder")
-        self.kept: Values = {n: _attribute(module, str(n.target)) for n in graph.find_nodes(op="get_attr")}
+        self.kept: Values = {n: attribute(n) for n in graph.find_nodes(op="get_attr") if not is_module(n)}
         (self.output,) = graph.find_nodes(op="output")
         self.refused: set[Node] = set()
         self.steps = self._steps([n for n in graph.nodes if n.op == "call_function"])
@@ -73,7 +73,7 @@ class Program:
         where = {node: k for k, piece in enumerate(pieces) for node in piece.nodes}
         uses: list[set[Node]] = [set() for _ in pieces]
         for node, k in where.items():
-            uses[k].update(arg for arg in node.all_input_nodes if where.get(arg) != k)
+            uses[k].update(arg for arg in node.all_input_nodes if where.get(arg) != k and not is_module(arg))
         kept, steps, later = set(self.output.all_input_nodes), [], set()
         for k in reversed(range(len(pieces))):
             takes = [*dict.fromkeys(arg for n in pieces[k].nodes for arg in n.all_input_nodes if arg in uses[k])]
@@ -89,9 +89,3 @@ def _kind(on_device: bool, takes: Sequence[Node]) -> type[DevicePiece | HostPiec
         return HostPiece
     dynamic = any(symbols_of(node.meta.get("val")) for node in takes)
     return DynamicPiece if dynamic else DevicePiece
-
-
-def _attribute(module: torch.nn.Module, target: str) -> Any:
-    for name in target.split("."):
-        module = getattr(module, name)
-    return module

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from torch_tpu._compile.control import CONTROL
+
 copy_ = torch.ops.aten.copy_.default
 
 
@@ -30,7 +32,7 @@ def tensors_of(value: Any) -> Iterable[torch.Tensor]:
 
 def runs_on_device(node: Node) -> bool:
     """Whether the node takes and gives device tensors only; host numbers (0-d) may come along."""
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, torch._ops.OpOverload) and node.target not in CONTROL:
         return False
     made = list(tensors_of(node.meta.get("val")))
     if not made or any(t.device.type != "tpu" or t.layout != torch.strided for t in made):
