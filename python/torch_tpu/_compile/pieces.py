@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torch_tpu import _C
 from torch_tpu._compile import control
+from torch_tpu._compile.schedule import AGAIN, SAVE
 
 Values = dict[Node, Any]
 
@@ -52,13 +53,17 @@ class DevicePiece:
         if self.plain is not None:
             results = self.plain(args)
             return self._recorded(self.plain, args, args) if results is None else results
+        return self._called(args)
+
+    def _called(self, args: list[Any], further: tuple[Any, ...] = ()) -> Sequence[torch.Tensor]:
+        """Through the graph for these numbers and what ``further`` makes another graph."""
         tensors, numbers = [], []
         for arg in args:
             if not isinstance(arg, torch.Tensor):
                 numbers.append(arg)
             else:
                 tensors.append(arg if arg.device.type == "tpu" else arg.to("tpu"))
-        key = tuple(numbers)
+        key = (*numbers, *further)
         graph = self.graphs.get(key)
         if graph is None:
             graph = self.graphs[key] = _C.Graph()
@@ -71,13 +76,19 @@ class DevicePiece:
             values = {n: next(rest) if isinstance(a, torch.Tensor) else a for n, a in zip(self.takes, args)}
             for node in self.nodes:
                 try:
-                    values[node] = run(node, values, in_plan=True)
+                    values[node] = self._run(node, values)
                 except Exception as error:
                     raise Refusal(node) from error
-            outs.extend(values[node].resolve_conj().resolve_neg() for node in self.gives)
+            outs.extend(self._outs(values))
         results = graph(tensors)
         assert results is not None, "a graph was not kept"
         return results
+
+    def _run(self, node: Node, values: Values) -> Any:
+        return run(node, values, in_plan=True)
+
+    def _outs(self, values: Values) -> list[torch.Tensor]:
+        return [values[node].resolve_conj().resolve_neg() for node in self.gives]
 
 
 class HostPiece:
@@ -138,18 +149,15 @@ def _run_and_save_rng_state(op: Callable[..., Any], *args: Any, **kwargs: Any) -
 
 def _run_with_rng_state(state: torch.Tensor, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     now = torch.tpu.get_rng_state()
-    torch.tpu.set_rng_state(state.cpu())
+    torch.tpu.set_rng_state(state)
     try:
         return op(*args, **kwargs)
     finally:
         torch.tpu.set_rng_state(now)
 
 
-# What checkpointing makes of random ops; PyTorch's own know a fixed list of devices.
-INSTEAD = {
-    torch._prims.rng_prims.run_and_save_rng_state: _run_and_save_rng_state,
-    torch._prims.rng_prims.run_with_rng_state: _run_with_rng_state,
-}
+# PyTorch's own know a fixed list of devices.
+INSTEAD = {SAVE: _run_and_save_rng_state, AGAIN: _run_with_rng_state}
 
 
 def _on_device(node: Node) -> bool:

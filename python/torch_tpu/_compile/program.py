@@ -9,8 +9,9 @@ from torch.fx.node import map_arg
 
 from torch_tpu._compile.dynamic import DynamicPiece
 from torch_tpu._compile.pieces import DevicePiece, HostPiece, Refusal, Values, attribute, is_module
+from torch_tpu._compile.redrawn import RedrawnPiece
 from torch_tpu._compile.rooms import symbols_of
-from torch_tpu._compile.schedule import schedule
+from torch_tpu._compile.schedule import AGAIN, SAVE, Piece, schedule
 
 
 class Program:
@@ -79,13 +80,15 @@ class Program:
             takes = [*dict.fromkeys(arg for n in pieces[k].nodes for arg in n.all_input_nodes if arg in uses[k])]
             gives = [node for node in pieces[k].nodes if node in later or node in kept]
             ends = [node for node in takes if node not in later and node not in kept]
-            steps.append(_kind(pieces[k].on_device, takes)(pieces[k].nodes, takes, gives, ends))
+            steps.append(_kind(pieces[k], takes)(pieces[k].nodes, takes, gives, ends))
             later |= uses[k]
         return steps[::-1]
 
 
-def _kind(on_device: bool, takes: Sequence[Node]) -> type[DevicePiece | HostPiece]:
-    if not on_device:
+def _kind(piece: Piece, takes: Sequence[Node]) -> type[DevicePiece | HostPiece]:
+    if not piece.on_device:
         return HostPiece
+    if any(node.target in (SAVE, AGAIN) for node in piece.nodes):
+        return RedrawnPiece
     dynamic = any(symbols_of(node.meta.get("val")) for node in takes)
     return DynamicPiece if dynamic else DevicePiece

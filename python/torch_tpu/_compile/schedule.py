@@ -11,6 +11,8 @@ from torch.fx import Node
 from torch_tpu._compile.control import CONTROL
 
 copy_ = torch.ops.aten.copy_.default
+# What checkpointing makes of random ops.
+SAVE, AGAIN = torch._prims.rng_prims.run_and_save_rng_state, torch._prims.rng_prims.run_with_rng_state
 
 
 @dataclass
@@ -32,6 +34,8 @@ def tensors_of(value: Any) -> Iterable[torch.Tensor]:
 
 def runs_on_device(node: Node) -> bool:
     """Whether the node takes and gives device tensors only; host numbers (0-d) may come along."""
+    if node.target in (SAVE, AGAIN):
+        return True
     if not isinstance(node.target, torch._ops.OpOverload) and node.target not in CONTROL:
         return False
     made = list(tensors_of(node.meta.get("val")))

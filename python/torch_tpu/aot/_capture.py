@@ -168,10 +168,10 @@ def _record(exported: ExportedProgram, inputs: list[Input], writes: dict[int, in
         try:
             rest = iter(stands)
             given = [i.value if i.tensor is None else next(rest) for i in inputs]
-            laid = [value if i.tensor is None else laid(value, i.tensor) for i, value in zip(inputs, given)]
+            shown = [value if i.tensor is None else laid(value, i.tensor) for i, value in zip(inputs, given)]
             run = _Run(exported.graph_module)
             run.extra_traceback = False  # errors name the line themselves
-            results = run.run(*laid)
+            results = run.run(*shown)
             # a result is an array of its own, whatever it is in the program
             outs = [plain(results[k]) for k in tensors]
             for k, result in writes.items():
