@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 use tpu_base::{DType, ErrorKind};
 use tpu_graph::geometry::{Base, Dims, base_for};
-use tpu_graph::{Cut, HostValue, Param, Segment, Sig, see_tensors};
+use tpu_graph::{Cut, HostValue, Node, Param, Segment, Sig, see_tensors};
 
 thread_local! {
     /// A graph, and in it the bodies that are being recorded for it.
@@ -29,6 +29,9 @@ pub(crate) struct Open {
     pub(crate) stands: Vec<Option<Arc<Value>>>,
     /// Bodies that its ops run.
     bodies: Vec<Arc<dyn tpu_aten::Body>>,
+    /// The user's line that is being recorded, and that of each node.
+    site: Arc<str>,
+    sites: Vec<Arc<str>>,
 }
 
 /// One graph of torch.compile: a program for each geometry of its inputs.
@@ -120,7 +123,17 @@ pub(crate) fn is_open() -> bool {
 
 /// Puts a call into the graph that this thread records, if it does.
 pub(crate) fn record<R>(f: impl FnOnce(&mut Segment<Slot>) -> R) -> Option<R> {
-    OPEN.with_borrow_mut(|o| o.last_mut().map(|o| f(&mut o.segment)))
+    OPEN.with_borrow_mut(|o| {
+        let o = o.last_mut()?;
+        let done = f(&mut o.segment);
+        o.sites.resize(o.segment.len(), o.site.clone());
+        Some(done)
+    })
+}
+
+/// From which line of the user what this thread records comes from here on.
+pub(crate) fn at(site: &str) {
+    OPEN.with_borrow_mut(|o| o.last_mut().into_iter().for_each(|o| o.site = site.into()));
 }
 
 /// Ends the recording of this thread's graph.
@@ -302,7 +315,7 @@ impl Device {
             rng_increment: rng.1.wrapping_sub(rng.0),
             key: cut.key,
             takes: vec![],
-            sigs: cut.nodes.iter().map(|n| n.sig.clone()).collect(),
+            sigs: cut.nodes.iter().zip(&open.sites).map(located).collect(),
             plan,
         };
         // a program stays as long as its graph: results point into it
@@ -383,6 +396,11 @@ impl Device {
         }
         Ok(GraphOutcome::Called(program, storages))
     }
+}
+
+/// A node's signature with its own line.
+fn located((node, site): (&Node<Slot>, &Arc<str>)) -> Arc<Sig> {
+    if site.is_empty() { node.sig.clone() } else { Arc::new(Sig { site: site.to_string(), ..(*node.sig).clone() }) }
 }
 
 /// The values of a plan's numbers and generators, in order.

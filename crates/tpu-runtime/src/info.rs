@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::device::Device;
+use crate::capture;
 use crate::explain::Why;
 use serde_json::{Map, Value as Json, json};
 use std::sync::OnceLock;
@@ -69,8 +70,12 @@ pub(crate) fn dump(op: &str, key: u128, text: &str) {
 }
 
 impl Device {
-    /// JSON about `topic`: `device`, `cache`, or `explain` (with `explain:start` and `explain:stop`); `null` for others.
+    /// JSON about `topic`: `device`, `cache`, or `explain` (with `explain:start` and `explain:stop`, and `site:…`, the user's
+    /// line that the graph being recorded comes from here on); `null` for others.
     pub fn info(&self, topic: &str) -> String {
+        if let Some(site) = topic.strip_prefix("site:") {
+            capture::at(site);
+        }
         match topic {
             "device" => self.device_info(),
             "cache" => self.cache_info(),

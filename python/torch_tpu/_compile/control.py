@@ -73,9 +73,7 @@ def _scan(
     return _spread(torch.ops.tpu.scan(_tensors(init), _tensors(xs), _tensors(more), name), mask)
 
 
-def _map(
-    inside: Inside, body: GraphModule, xs: Sequence[torch.Tensor], more: Sequence[Any] = ()
-) -> Sequence[Any]:
+def _map(inside: Inside, body: GraphModule, xs: Sequence[torch.Tensor], more: Sequence[Any] = ()) -> Sequence[Any]:
     return _scan(inside, body, (), xs, more)
 
 
@@ -93,8 +91,8 @@ CONTROL: dict[Any, Callable[..., Any]] = {
 
 
 def _body(inside: Inside, module: GraphModule, args: Sequence[Any]) -> tuple[str, list[bool]]:
-    """The name of what ``module`` computes from such tensors (numbers are constants in it), and which of its results are
-    tensors rather than None."""
+    """The name of what ``module`` computes from such tensors (numbers are constants in it), and which of its results
+    are tensors rather than None."""
     graph = _C.Graph()
     # never written, so they take no memory
     stands = graph.record_filled([torch.empty(x.shape, dtype=x.dtype, device="tpu") for x in _tensors(args)])

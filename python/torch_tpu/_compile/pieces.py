@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import getitem
 from typing import Any
 
 import torch
@@ -11,17 +12,19 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torch_tpu import _C
 from torch_tpu._compile import control
-from torch_tpu._compile.schedule import AGAIN, SAVE
+from torch_tpu._compile.schedule import AGAIN, SAVE, line_of
 
 Values = dict[Node, Any]
+NO_VALUE = "it has no lowering for such arguments, or needs a value on the host"
 
 
 class Refusal(Exception):
     """A node that a plan cannot hold, met while it was recorded."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, reason: Exception) -> None:
         super().__init__(node.name)
-        self.node = node
+        text = str(reason) or type(reason).__name__
+        self.node, self.reason = node, NO_VALUE if "is being recorded" in text else text.splitlines()[0]
 
 
 @contextmanager
@@ -35,6 +38,12 @@ def recording(graph: _C.Graph, inputs: list[torch.Tensor]) -> Iterator[tuple[lis
             graph.abandon()
             raise
         graph.finish(stands, outs)
+
+
+def begin(node: Node) -> None:
+    """From here on the node is recorded."""
+    if node.target is not getitem:
+        _C.info(f"site:{line_of(node)}")
 
 
 class DevicePiece:
@@ -75,10 +84,11 @@ class DevicePiece:
             rest = iter(stands)
             values = {n: next(rest) if isinstance(a, torch.Tensor) else a for n, a in zip(self.takes, args)}
             for node in self.nodes:
+                begin(node)
                 try:
                     values[node] = self._run(node, values)
                 except Exception as error:
-                    raise Refusal(node) from error
+                    raise Refusal(node, error) from error
             outs.extend(self._outs(values))
         results = graph(tensors)
         assert results is not None, "a graph was not kept"

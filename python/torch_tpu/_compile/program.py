@@ -1,7 +1,10 @@
 """One ATen graph as it is called: its device pieces run as plans."""
 
 from collections.abc import Sequence
+from itertools import count
+from operator import getitem
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.fx import Node
@@ -11,7 +14,10 @@ from torch_tpu._compile.dynamic import DynamicPiece
 from torch_tpu._compile.pieces import DevicePiece, HostPiece, Refusal, Values, attribute, is_module
 from torch_tpu._compile.redrawn import RedrawnPiece
 from torch_tpu._compile.rooms import symbols_of
-from torch_tpu._compile.schedule import AGAIN, SAVE, Piece, schedule
+from torch_tpu._compile.schedule import AGAIN, SAVE, Piece, kept_off, line_of, schedule
+
+ORDINALS = count()
+PROGRAMS: "WeakSet[Program]" = WeakSet()
 
 
 class Program:
@@ -23,11 +29,14 @@ class Program:
         self.inputs = graph.find_nodes(op="placeholder")
         self.kept: Values = {n: attribute(n) for n in graph.find_nodes(op="get_attr") if not is_module(n)}
         (self.output,) = graph.find_nodes(op="output")
-        self.refused: set[Node] = set()
+        self.refused: dict[Node, str] = {}
+        self.calls, self.ordinal = 0, next(ORDINALS)
+        PROGRAMS.add(self)
         self.steps = self._steps([n for n in graph.nodes if n.op == "call_function"])
         self._shorten()
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
+        self.calls += 1
         if self.short is not None:
             step, takes, gives = self.short
             try:
@@ -47,7 +56,7 @@ class Program:
             try:
                 results = step([values[node] for node in step.takes])
             except Refusal as refusal:  # nothing of the step has run: it is divided there
-                self.refused.add(refusal.node)
+                self.refused[refusal.node] = refusal.reason
                 self.steps[k:] = self._steps([node for later in self.steps[k:] for node in later.nodes])
                 continue
             values.update(zip(step.gives, results))
@@ -55,6 +64,21 @@ class Program:
                 del values[node]
             k += 1
         return map_arg(self.output.args[0], values.__getitem__)
+
+    def report(self) -> dict[str, Any]:
+        """What ``explain`` says about the graph: see there."""
+        nodes = [node for step in self.steps for node in step.nodes]
+        host = [node for step in self.steps if isinstance(step, HostPiece) for node in step.nodes]
+        why = [(node, self.refused.get(node) or kept_off(node)) for node in host]
+        rooms = [step for step in self.steps if isinstance(step, DynamicPiece)]
+        return {
+            "line": next(filter(None, map(line_of, nodes)), ""),
+            "ops": len([node for node in nodes if node.target is not getitem]),
+            "plans": len(self.steps) - sum(isinstance(step, HostPiece) for step in self.steps),
+            "divided": [(str(node.target), line_of(node), reason) for node, reason in why if reason],
+            "rooms": [row for step in rooms if not step.reason for row in step.report()],
+            "exact": [step.reason for step in rooms if step.reason],
+        }
 
     def _shorten(self) -> None:
         """Where one piece does it all: the piece, which inputs it takes, and what each output is: a result of it, or

@@ -1,8 +1,8 @@
 """Device pieces of checkpointed graphs, whose random numbers are drawn a second time.
 
 From which state an op draws is known to the host when the plan is called: it counts from where the call finds the
-generator. So a saved state is made beside the plan. And what draws again runs with the generator set to the first of the
-saved states, in a plan for each set of distances between them.
+generator. So a saved state is made beside the plan. And what draws again runs with the generator set to the first of
+the saved states, in a plan for each set of distances between them.
 """
 
 from collections.abc import Sequence
