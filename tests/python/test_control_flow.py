@@ -173,6 +173,15 @@ def test_a_decoding_loop():
     agree(model, *args, run=compiled(model.to("tpu")), want=want)
 
 
+def test_a_bad_index_in_the_condition_of_a_loop_is_told():
+    def f(i, x):
+        return while_loop(lambda i, x: x[i][0] > 0, lambda i, x: (i + 1, x * 2), (i, x))
+
+    agree(f, torch.tensor([0]), torch.tensor([1.0, 2.0, -1.0, 4.0]))
+    with pytest.raises(IndexError, match="out of bounds"):
+        compiled(f)(*on("tpu", (torch.tensor([0]), torch.ones(4))))[1].cpu()
+
+
 def test_a_loop_that_meets_a_bad_index_says_so_and_ends():
     def f(i, x, k):
         return while_loop(lambda i, x: x.sum() < 1e9, lambda i, x: (i + 1, x + x[k + i].abs() + 1), (i, x))[1]
@@ -224,7 +233,7 @@ def on_the_host(f, *args, reason):
     torch.testing.assert_close(got.cpu(), host)
     (graph,) = what.graphs
     ((op, line, why),) = graph["divided"]
-    assert "higher_order" in op and "test_control_flow.py:" in line and reason in why and reason in str(what)
+    assert op in ("cond", "while_loop") and "test_control_flow.py:" in line and reason in why and reason in str(what)
 
 
 def test_a_branch_that_draws_runs_on_the_host():

@@ -69,7 +69,7 @@ class Program:
         """What ``explain`` says about the graph: see there."""
         nodes = [node for step in self.steps for node in step.nodes]
         host = [node for step in self.steps if isinstance(step, HostPiece) for node in step.nodes]
-        why = [(node, self.refused.get(node) or kept_off(node)) for node in host]
+        why = [(node, self.refused.get(node) or kept_off(node)) for node in host if node.target is not getitem]
         rooms = [step for step in self.steps if isinstance(step, DynamicPiece)]
         return {
             "line": next(filter(None, map(line_of, nodes)), ""),

@@ -69,26 +69,33 @@ fn cond<'b>(cx: &Cx<'b>) -> Vec<V<'b>> {
 fn while_loop<'b>(cx: &Cx<'b>) -> Vec<V<'b>> {
     let (Some(test), Some(body)) = (Part::of(cx, "test"), Part::of(cx, "body")) else { return vec![] };
     let (b, carried, more) = (cx.b, cx.ts("carried"), cx.ts("more"));
-    if test.has_checks() {
-        b.fail("lowering", "the condition of a loop checks its arguments");
-    }
-    let state = [&[b.scalar(DType::I32, 0)], &carried[..]].concat();
-    let goes_on = |s: &[V<'b>]| {
-        let (results, _) = test.build(b, &[&s[1..], &more[..]].concat());
-        let go = results[0].convert(DType::Bool).reshape(&[]);
-        if body.has_checks() { go & s[0].eq(0i64) } else { go }
-    };
-    let turn = |s: &[V<'b>]| {
-        let (results, code) = body.build(b, &[&s[1..], &more[..]].concat());
-        [&[code], &results[..]].concat()
-    };
     if test.gives().len() != 1 || body.gives() != carried.iter().map(|v| v.ty()).collect::<Vec<_>>() {
         b.fail("lowering", format!("a loop over {carried:?} gives {:?}", body.gives()));
         return carried;
     }
+    let tested = |s: &[V<'b>]| {
+        let (results, code) = test.build(b, &[s, &more[..]].concat());
+        [results[0].convert(DType::Bool).reshape(&[]), code]
+    };
+    // what the test checks can leave the loop only if the test is part of the turn
+    let within = test.has_checks();
+    let zero = b.scalar(DType::I32, 0);
+    let first = if within { tested(&carried) } else { [b.scalar(DType::Bool, true), zero] };
+    let state = [&[first[0], first[1], zero], &carried[..]].concat();
+    let goes_on = |s: &[V<'b>]| {
+        let go = if within { s[0] } else { tested(&s[3..])[0] };
+        let fine = [within.then(|| s[1]), body.has_checks().then(|| s[2])];
+        fine.into_iter().flatten().fold(go, |go, code| go & code.eq(0i64))
+    };
+    let turn = |s: &[V<'b>]| {
+        let (results, code) = body.build(b, &[&s[3..], &more[..]].concat());
+        let next = if within { tested(&results) } else { [s[0], s[1]] };
+        [&[next[0], next[1], code], &results[..]].concat()
+    };
     let mut state = b.while_loop(&state, goes_on, turn);
-    body.check(cx, state.remove(0));
-    state
+    body.check(cx, state[2]);
+    test.check(cx, state[1]);
+    state.split_off(3)
 }
 
 fn scan<'b>(cx: &Cx<'b>) -> Vec<V<'b>> {
