@@ -18,6 +18,11 @@ impl KeyWriter {
         w
     }
 
+    /// Makes room for so many more words.
+    pub(crate) fn reserve(&mut self, words: usize) {
+        self.bytes.reserve(9 * words);
+    }
+
     pub(crate) fn raw(&mut self, word: u64) {
         self.bytes.extend_from_slice(&word.to_le_bytes());
     }

@@ -343,7 +343,7 @@ impl Device {
         {
             return Ok(GraphOutcome::Unknown);
         }
-        let seen = see_tensors(*self.settings.read(), inputs);
+        let mut seen = see_tensors(*self.settings.read(), inputs);
         let known = || graph.programs.read().get(&seen.id).cloned();
         let Some(program) = loaded.cloned().or_else(known) else { return Ok(GraphOutcome::Unknown) };
         let mut outs: SmallVec<[Arc<Value>; 2]> = SmallVec::with_capacity(program.results.len());
@@ -367,15 +367,16 @@ impl Device {
         };
         let storages: Vec<Option<Storage>> = program.outs.iter().map(new).collect();
         if let Some(plan) = &program.plan {
-            let values = program.inputs.iter().map(|i| match i {
-                From::Operand(k) => seen.operands[*k].clone(),
-                From::Kept(v) => v.clone(),
+            let mut operands: SmallVec<[Option<Arc<Value>>; 8]> = seen.operands.drain(..).map(Some).collect();
+            let values = program.inputs.iter().filter_map(|i| match i {
+                From::Operand(k) => operands[*k].take(), // an input of a plan stands once among them
+                From::Kept(v) => Some(v.clone()),
             });
             let values = values.collect();
             for (i, m) in &program.updates {
                 inputs[*i].storage.inspect(|s| s.set(value(m)));
             }
-            drop(seen); // an input that nobody else holds may be overwritten
+            drop(operands); // an input that nobody else holds may be overwritten
             let hosts = program.hosts.iter().map(|h| match h {
                 HostValue::Rng(_, offset) => HostValue::Rng(rng.0, rng.1.wrapping_add(*offset)),
                 number => *number,

@@ -1,8 +1,8 @@
 //! What the device says about itself, as JSON, and what identifies its compiler.
 
+use crate::capture;
 use crate::config::Config;
 use crate::device::Device;
-use crate::capture;
 use crate::explain::Why;
 use serde_json::{Map, Value as Json, json};
 use std::sync::OnceLock;

@@ -28,6 +28,7 @@ class Program:
         graph = module.graph
         self.inputs = graph.find_nodes(op="placeholder")
         self.kept: Values = {n: attribute(n) for n in graph.find_nodes(op="get_attr") if not is_module(n)}
+        self.order = list(graph.nodes)
         (self.output,) = graph.find_nodes(op="output")
         self.refused: dict[Node, str] = {}
         self.calls, self.ordinal = 0, next(ORDINALS)
@@ -40,7 +41,7 @@ class Program:
         if self.short is not None:
             step, takes, gives = self.short
             try:
-                results = step([args[k] for k in takes])
+                results = step(args if takes is None else [args[k] for k in takes])
             except Refusal:
                 self.short = None  # below it is divided
             else:
@@ -82,15 +83,16 @@ class Program:
 
     def _shorten(self) -> None:
         """Where one piece does it all: the piece, which inputs it takes, and what each output is: a result of it, or
-        (complement) an input; None: its results as they are."""
-        self.short: tuple[DevicePiece, list[int], list[int] | None] | None = None
+        (complement) an input. None: all as they are."""
+        self.short: tuple[DevicePiece, list[int] | None, list[int] | None] | None = None
         if len(self.steps) != 1 or not isinstance(self.steps[0], DevicePiece) or self.kept:
             return
         step, outs = self.steps[0], self.output.args[0]
         place = {node: ~k for k, node in enumerate(self.inputs)} | {node: k for k, node in enumerate(step.gives)}
         if all(isinstance(out, Node) and out in place for out in outs):
             gives = None if list(outs) == step.gives else [place[out] for out in outs]
-            self.short = step, [self.inputs.index(node) for node in step.takes], gives
+            takes = None if step.takes == self.inputs else [self.inputs.index(node) for node in step.takes]
+            self.short = step, takes, gives
 
     def _steps(self, calls: Sequence[Node]) -> list[DevicePiece | HostPiece]:
         """The pieces of ``calls``, which all else has run before."""
@@ -101,7 +103,7 @@ class Program:
             uses[k].update(arg for arg in node.all_input_nodes if where.get(arg) != k and not is_module(arg))
         kept, steps, later = set(self.output.all_input_nodes), [], set()
         for k in reversed(range(len(pieces))):
-            takes = [*dict.fromkeys(arg for n in pieces[k].nodes for arg in n.all_input_nodes if arg in uses[k])]
+            takes = [arg for arg in self.order if arg in uses[k]]
             gives = [node for node in pieces[k].nodes if node in later or node in kept]
             ends = [node for node in takes if node not in later and node not in kept]
             steps.append(_kind(pieces[k], takes)(pieces[k].nodes, takes, gives, ends))
