@@ -124,6 +124,29 @@ def test_a_branch_that_is_taken_checks_its_indices():
     agree(f, YES, data(3, 4), good, run=run)
 
 
+def test_branches_that_differ_in_numbers_or_operands_only_are_told_apart():
+    for f in (lambda x, y: x - y * 2, lambda x, y: x - y * 3, lambda x, y: y - x * 2):
+        agree(lambda p, x, y, f=f: torch.cond(p, f, lambda x, y: x + y, (x, y)), YES, data(3), data(3) + 1)
+        torch._dynamo.reset()
+
+
+def test_a_predicate_on_the_host():
+    run = compiled(branch)
+    for p in (YES, NO):
+        x, w = data(3, 4), data(4, 4)
+        torch.testing.assert_close(run(p, x.to("tpu"), w.to("tpu")).cpu(), branch(p, x, w))
+
+
+def test_dynamic_sizes_have_a_plan_each():
+    def f(p, x):
+        return torch.cond(p, lambda x: x.sin() * x.shape[0], lambda x: x.cos() + x.sum(), (x,))
+
+    run = compiled(f, dynamic=True)
+    for p in (YES, NO):
+        for n in (3, 5, 6):
+            agree(f, p, data(n), run=run)
+
+
 # ---------------------------------------------------------------- loops
 
 

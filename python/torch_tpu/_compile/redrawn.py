@@ -32,24 +32,25 @@ class RedrawnPiece(DevicePiece):
     def __call__(self, args: list[Any]) -> Sequence[torch.Tensor]:
         states = [args[k] for k in self.states]
         first = states[0] if states else torch.tpu.get_rng_state()
-        seed, self.start = first.view(torch.int64).tolist()
-        distances = tuple((s - seed, o - self.start) for s, o in (x.view(torch.int64).tolist() for x in states))
-        self.key = (distances, *(x.shape for x in args if isinstance(x, torch.Tensor)))
+        seed, start = first.view(torch.int64).tolist()
+        self.start = start
+        distances = tuple((s - seed, o - start) for s, o in (x.view(torch.int64).tolist() for x in states))
+        key = self.key = (distances, *(x.shape for x in args if isinstance(x, torch.Tensor)))
         rest = [None if k in self.states else x for k, x in enumerate(args)]
         if not states:
-            results = self._called(rest, self.key)
+            results = self._called(rest, key)
         else:
             self.distances = dict(zip((self.takes[k] for k in self.states), distances))
             now = torch.tpu.get_rng_state()
             torch.tpu.set_rng_state(first)
             try:
-                results = self._called(rest, self.key)
+                results = self._called(rest, key)
             finally:
                 torch.tpu.set_rng_state(now)
-        if saved := self.saved.get(self.key):
+        if saved := self.saved.get(key):
             results = list(results)
             for k, distance in saved.items():  # in order
-                results.insert(k, torch.tensor([seed, self.start + distance]).view(torch.uint8))
+                results.insert(k, torch.tensor([seed, start + distance]).view(torch.uint8))
         return results
 
     def _run(self, node: Node, values: Values) -> Any:
