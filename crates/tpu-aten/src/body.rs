@@ -24,11 +24,16 @@ type Known = HashMap<String, Weak<dyn Body>>;
 
 static KNOWN: LazyLock<RwLock<Known>> = LazyLock::new(RwLock::default);
 
-/// Makes a body known by its name, which says all about it, for as long as it lives.
-pub fn publish(name: &str, body: &Arc<dyn Body>) {
+/// Makes a body known by its name, which says all about it, for as long as it is held: what to hold is returned, the same
+/// for all who publish it.
+pub fn publish(name: &str, body: Arc<dyn Body>) -> Arc<dyn Body> {
     let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
+    if let Some(there) = known.get(name).and_then(Weak::upgrade) {
+        return there;
+    }
     known.retain(|_, body| body.strong_count() > 0);
-    known.insert(name.to_owned(), Arc::downgrade(body));
+    known.insert(name.to_owned(), Arc::downgrade(&body));
+    body
 }
 
 /// The body called `name`.

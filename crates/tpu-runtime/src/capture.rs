@@ -212,8 +212,7 @@ impl Device {
         drop(lock);
         cut.live = live;
         let (name, body) = tpu_graph::Body::new(cut, &stands, open.bodies).map_err(|e| refuse(e.to_string()))?;
-        let body: Arc<dyn tpu_aten::Body> = Arc::new(body);
-        tpu_aten::publish(&name, &body);
+        let body = tpu_aten::publish(&name, Arc::new(body));
         OPEN.with_borrow_mut(|o| o.last_mut().into_iter().for_each(|outer| outer.bodies.push(body.clone())));
         Ok(name)
     }
