@@ -107,9 +107,17 @@ torch::Library& library() {
   return aten;
 }
 
+// Ops that only compiled graphs have (control flow).
+torch::Library& own_library() {
+  static torch::Library own(torch::Library::DEF, "tpu", std::nullopt, __FILE__, __LINE__);
+  return own;
+}
+
 template <class K>
 void implement(const std::string& name, const Form* form) {
-  library().impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<K>(form)));
+  auto kernel = torch::CppFunction::makeFromBoxedFunctor(std::make_unique<K>(form));
+  if (name.rfind("aten::", 0) == 0) return void(library().impl(name.substr(6).c_str(), std::move(kernel)));
+  own_library().impl(name.c_str(), torch::dispatch(c10::DispatchKey::PrivateUse1, std::move(kernel)));
 }
 
 // Builds a form of the op `full` if its arguments and outputs can cross; empty text, or why not. `updates`: the op that
@@ -158,10 +166,9 @@ std::string add_form(uint32_t op_id, const std::string& full, size_t n_outputs, 
   const bool composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                          !op.hasKernelForDispatchKey(c10::DispatchKey::Autograd);
   const bool taken = op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
-  if (!composite && !taken && schema.name().rfind("aten::", 0) == 0) {
-    const std::string local = name.substr(std::strlen("aten::"));
+  if (!composite && !taken && (schema.name().rfind("aten::", 0) == 0 || schema.name().rfind("tpu::", 0) == 0)) {
     const Form* afresh = form->is_out && (facts & TPU_OP_COUNTED) != 0 ? find_form(full) : nullptr;
-    afresh != nullptr ? implement<OutKernel>(local, afresh) : implement<Kernel>(local, form.get());
+    afresh != nullptr ? implement<OutKernel>(name, afresh) : implement<Kernel>(name, form.get());
   } else if (composite) {
     g_unmatched.push_back(name + ": composite, so no kernel is registered");
   }
@@ -194,6 +201,7 @@ void add_op(uint32_t op_id) {
     return;
   }
   const std::string& base = declared->name();
+  if (base.rfind("tpu::", 0) == 0) own_library().def(text.c_str());
   const size_t n_outputs = std::ranges::count_if(declared->returns(), std::not_fn(is_count));
   bool updates = false, found = false;
   std::string why = "this torch has no such operator";

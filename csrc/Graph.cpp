@@ -61,11 +61,11 @@ void Graph::finish(const std::vector<at::Tensor>& stands, const std::vector<at::
                          static_cast<uint32_t>(out.size()), offset_, after));
 }
 
-std::string Graph::text(const std::vector<at::Tensor>& stands, const std::vector<at::Tensor>& outs) {
+std::string Graph::text(const std::vector<at::Tensor>& stands, const std::vector<at::Tensor>& outs, bool body) {
   const Described in = describe(stands), out = describe(outs);
   const uint64_t after = generator().get_offset();
   generator().set_offset(offset_);
-  const char* text = tpu_graph_export(in.data(), in.size(), out.data(), out.size(), offset_, after);
+  const char* text = tpu_graph_export(in.data(), in.size(), out.data(), out.size(), offset_, after, body);
   if (text == nullptr) raise_last_error();
   return text;
 }

@@ -19,8 +19,8 @@ class Graph {
   std::vector<at::Tensor> record(const std::vector<at::Tensor>& inputs, bool filled);
   void finish(const std::vector<at::Tensor>& stands, const std::vector<at::Tensor>& outs);
   void abandon();
-  // torch_tpu.aot; see tpu_graph_export.
-  std::string text(const std::vector<at::Tensor>& stands, const std::vector<at::Tensor>& outs);
+  // torch_tpu.aot, and bodies of control flow; see tpu_graph_export.
+  std::string text(const std::vector<at::Tensor>& stands, const std::vector<at::Tensor>& outs, bool body);
   void load(const std::string& program, const std::string& executable);
   static std::string compile(const std::string& program);
   // Runs what was recorded for inputs of this geometry; nothing when nothing was.

@@ -67,7 +67,8 @@ void bind(py::module_& m) {
       .def(py::init<>())
       .def("record", method([](Graph& g, const Tensors& inputs) { return g.record(inputs, false); }))
       .def("record_filled", method([](Graph& g, const Tensors& inputs) { return g.record(inputs, true); }))
-      .def("text", method([](Graph& g, const Tensors& stands, const Tensors& outs) { return g.text(stands, outs); }))
+      .def("text", method([](Graph& g, const Tensors& in, const Tensors& outs) { return g.text(in, outs, false); }))
+      .def("body", method([](Graph& g, const Tensors& in, const Tensors& outs) { return g.text(in, outs, true); }))
       .def("load", method([](Graph& g, std::string program, std::string executable) {
         py::gil_scoped_release nogil;
         g.load(program, executable);

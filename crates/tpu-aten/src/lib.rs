@@ -5,12 +5,14 @@
 //! the schema's alias information by the shim and are never declared here.
 #![forbid(unsafe_code)]
 
+mod body;
 mod cx;
 mod def;
 pub mod ops;
 mod schema;
 mod table;
 
+pub use body::{Body, body, publish};
 pub use cx::{Arg, Check, Cx, Host, HostParams, Settings};
 pub use def::{Counted, Extent, Lower, OpDef, Refusal, Sig, SigArg};
 pub use schema::{ArgType, Schema, SchemaArg};

@@ -24,12 +24,14 @@ pub unsafe extern "C" fn tpu_graph_export(
     n_outs: u32,
     offset_before: u64,
     offset_after: u64,
+    body: i32,
 ) -> *const c_char {
     guard(std::ptr::null(), || {
         let text = device().map_err(Arc::new).and_then(|d| {
             // SAFETY: the caller's promises.
             let (stands, outs) = unsafe { (tensors(stands, n)?, tensors(outs, n_outs)?) };
-            d.export_capture(&stands, &outs, (offset_before, offset_after))
+            let offsets = (offset_before, offset_after);
+            if body != 0 { d.end_body(&stands, &outs, offsets) } else { d.export_capture(&stands, &outs, offsets) }
         });
         match text {
             Ok(text) => hand_out(&text),

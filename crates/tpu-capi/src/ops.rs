@@ -62,10 +62,11 @@ pub unsafe extern "C" fn tpu_register_form(
     })
 }
 
-/// The table with facts and examples, as JSON.
+/// PyTorch's ops of the table with facts and examples, as JSON.
 pub fn table_json() -> String {
     let ops: Vec<_> = tpu_aten::table()
         .iter()
+        .filter(|e| !e.schema.name.starts_with("tpu::"))
         .map(|e| {
             serde_json::json!({
                 "name": e.schema.name,

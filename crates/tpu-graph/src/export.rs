@@ -15,18 +15,7 @@ use tpu_hlo::{Builder, Error};
 /// # Errors
 /// The first mistake a lowering made; an input of the cut that is not among `inputs`.
 pub fn export<P>(cut: &Cut<P>, inputs: &[Arc<Value<P>>], offset: u64) -> Result<Program, Error> {
-    let place = |v: &Arc<Value<P>>| inputs.iter().position(|i| Arc::ptr_eq(i, v));
-    let places: Option<Vec<u32>> = cut.inputs.iter().map(|v| place(v).map(|p| p as u32)).collect();
-    let places = places.ok_or_else(|| Error {
-        op: "export",
-        what: "the program reads a device tensor that is none of its inputs".into(),
-    })?;
-    let renamed = |o: &Operand| match *o {
-        Operand::Input(i) => Operand::Input(places[i as usize]),
-        node => node,
-    };
-    let operands: Vec<SmallVec<[Operand; 4]>> =
-        cut.nodes.iter().map(|n| n.operands.iter().map(renamed).collect()).collect();
+    let operands = among(cut, inputs)?;
     let nodes: Vec<NodeRef<'_>> =
         cut.nodes.iter().zip(&operands).map(|(n, operands)| NodeRef { sig: &n.sig, operands }).collect();
     let bases: Vec<&Base> = inputs.iter().map(|v| &v.base).collect();
@@ -45,4 +34,19 @@ pub fn export<P>(cut: &Cut<P>, inputs: &[Arc<Value<P>>], offset: u64) -> Result<
     }
     module.main.aliases = aliases(&nodes, &bases, &cut.live, &params);
     Ok(Program { module, params, checks })
+}
+
+/// Each node's operands, with inputs counted as in `inputs`.
+pub(crate) fn among<P>(cut: &Cut<P>, inputs: &[Arc<Value<P>>]) -> Result<Vec<SmallVec<[Operand; 4]>>, Error> {
+    let place = |v: &Arc<Value<P>>| inputs.iter().position(|i| Arc::ptr_eq(i, v));
+    let places: Option<Vec<u32>> = cut.inputs.iter().map(|v| place(v).map(|p| p as u32)).collect();
+    let places = places.ok_or_else(|| Error {
+        op: "export",
+        what: "the program reads a device tensor that is none of its inputs".into(),
+    })?;
+    let renamed = |o: &Operand| match *o {
+        Operand::Input(i) => Operand::Input(places[i as usize]),
+        node => node,
+    };
+    Ok(cut.nodes.iter().map(|n| n.operands.iter().map(renamed).collect()).collect())
 }

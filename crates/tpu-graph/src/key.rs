@@ -18,14 +18,22 @@ impl KeyWriter {
         w
     }
 
+    /// Makes room for so many more words.
+    pub(crate) fn reserve(&mut self, words: usize) {
+        self.bytes.reserve(9 * words);
+    }
+
+    #[inline]
     pub(crate) fn raw(&mut self, word: u64) {
         self.bytes.extend_from_slice(&word.to_le_bytes());
     }
 
+    #[inline]
     pub(crate) fn tag(&mut self, tag: u8) {
         self.bytes.push(tag);
     }
 
+    #[inline]
     pub(crate) fn word(&mut self, tag: u8, word: u64) {
         self.tag(tag);
         self.raw(word);

@@ -5,6 +5,7 @@
 //! no threads, no device: what the runtime keeps with a value is the type parameter `P`.
 #![forbid(unsafe_code)]
 
+mod body;
 mod define;
 mod export;
 pub mod geometry;
@@ -15,6 +16,7 @@ mod segment;
 mod sig;
 mod value;
 
+pub use body::Body;
 pub use define::{MetaOut, Sizes, define, define_count, promised};
 pub use export::export;
 pub use lower::{Param, Program, lower};

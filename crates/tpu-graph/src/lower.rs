@@ -177,6 +177,12 @@ impl<'b> Params<'b> {
         params
     }
 
+    /// The inputs are `args`, numbers are known, and there is no generator.
+    pub(crate) fn given(b: &'b Builder, args: &[V<'b>], known: Known<'b>) -> Params<'b> {
+        let made = args.iter().enumerate().map(|(i, v)| (Param::Input(i as u32), v.id())).collect();
+        Params { known: Some(known), made: RefCell::new(made), ..Params::new(b) }
+    }
+
     /// In order.
     pub(crate) fn made(&self) -> Vec<Param> {
         self.made.borrow().iter().map(|(p, _)| *p).collect()

@@ -387,6 +387,7 @@ pub fn see<P>(form: &Form, settings: Settings, args: &[CallArg<'_, P>]) -> Seen<
 /// Reads tensors alone, as a graph of torch.compile takes them. A storage never written gives no operand.
 pub fn see_tensors<P>(settings: Settings, tensors: &[TensorArg<'_, P>]) -> Seen<P> {
     let mut w = KeyWriter::new(0, settings);
+    w.reserve(tensors.iter().map(|t| 3 + 2 * t.sizes.len()).sum());
     let mut seen = Seen { id: 0, operands: SmallVec::with_capacity(tensors.len()), hosts: SmallVec::new() };
     tensors.iter().for_each(|t| see_tensor(&mut w, &mut seen, t));
     seen.id = w.finish();

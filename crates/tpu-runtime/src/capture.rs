@@ -13,10 +13,11 @@ use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 use tpu_base::{DType, ErrorKind};
 use tpu_graph::geometry::{Base, Dims, base_for};
-use tpu_graph::{Cut, HostValue, Param, Segment, Sig, see_tensors};
+use tpu_graph::{Cut, HostValue, Node, Param, Segment, Sig, see_tensors};
 
 thread_local! {
-    static OPEN: RefCell<Option<Open>> = const { RefCell::new(None) };
+    /// A graph, and in it the bodies that are being recorded for it.
+    static OPEN: RefCell<Vec<Open>> = const { RefCell::new(vec![]) };
 }
 
 /// A recording under way on this thread.
@@ -26,6 +27,11 @@ pub(crate) struct Open {
     key: u128,
     /// What stands for each input's value; `None` for a storage never written.
     pub(crate) stands: Vec<Option<Arc<Value>>>,
+    /// Bodies that its ops run.
+    bodies: Vec<Arc<dyn tpu_aten::Body>>,
+    /// The user's line that is being recorded, and that of each node.
+    site: Arc<str>,
+    sites: Vec<Arc<str>>,
 }
 
 /// One graph of torch.compile: a program for each geometry of its inputs.
@@ -112,20 +118,31 @@ pub enum GraphOutcome {
 
 /// Whether this thread records a graph.
 pub(crate) fn is_open() -> bool {
-    OPEN.with_borrow(|o| o.is_some())
+    OPEN.with_borrow(|o| !o.is_empty())
 }
 
 /// Puts a call into the graph that this thread records, if it does.
 pub(crate) fn record<R>(f: impl FnOnce(&mut Segment<Slot>) -> R) -> Option<R> {
-    OPEN.with_borrow_mut(|o| o.as_mut().map(|o| f(&mut o.segment)))
+    OPEN.with_borrow_mut(|o| {
+        let o = o.last_mut()?;
+        let done = f(&mut o.segment);
+        o.sites.resize(o.segment.len(), o.site.clone());
+        Some(done)
+    })
 }
 
-/// Ends the recording of this thread.
+/// From which line of the user what this thread records comes from here on.
+pub(crate) fn at(site: &str) {
+    OPEN.with_borrow_mut(|o| o.last_mut().into_iter().for_each(|o| o.site = site.into()));
+}
+
+/// Ends the recording of this thread's graph.
 ///
 /// # Errors
-/// There is none.
+/// There is none, or one inside it.
 pub(crate) fn close() -> Result<Open, Arc<Fault>> {
-    OPEN.take().ok_or_else(|| Arc::new(Fault::new(ErrorKind::Bug, "no graph is being recorded")))
+    let open = OPEN.with_borrow_mut(|o| if o.len() > 1 { None } else { o.pop() });
+    open.ok_or_else(|| Arc::new(Fault::new(ErrorKind::Bug, "no graph is being recorded, or one inside another")))
 }
 
 /// What asking for a value says while a graph is recorded.
@@ -135,14 +152,11 @@ pub(crate) fn no_value() -> Arc<Fault> {
 
 impl Device {
     /// Starts recording on this thread: a stand-in storage for each input. With `filled`, an input never written counts as
-    /// one that holds what its geometry says.
+    /// one that holds what its geometry says. Inside another recording it can end as a body only.
     ///
     /// # Errors
-    /// A recording is already under way.
+    /// There is none.
     pub fn capture(&self, inputs: &[TensorArg<'_, Slot>], filled: bool) -> Result<Vec<Storage>, Arc<Fault>> {
-        if is_open() {
-            return Err(Arc::new(Fault::new(ErrorKind::Bug, "a graph is recorded inside another")));
-        }
         self.flush(Why::Graph); // what the graph keeps from outside must be no node of the open segment
         let mut open = Open { key: self.graph_key(inputs), ..Open::default() };
         let storages = inputs.iter().map(|t| {
@@ -157,13 +171,50 @@ impl Device {
             stand.map_or_else(|| Storage::empty(nbytes), |v| Storage::holding(nbytes, v))
         });
         let storages = storages.collect();
-        OPEN.set(Some(open));
+        OPEN.with_borrow_mut(|o| o.push(open));
         Ok(storages)
     }
 
     /// Forgets the recording.
     pub fn abandon_capture(&self) {
-        drop(OPEN.take());
+        drop(OPEN.with_borrow_mut(Vec::pop));
+    }
+
+    /// Ends a recording inside another: the body that gives `outs`, each dense and computed by it. Its name, for the ops of
+    /// control flow in the outer one.
+    ///
+    /// # Errors
+    /// There is no outer recording; it does what a body cannot; the lowering's mistake.
+    pub fn end_body(
+        &self,
+        inputs: &[TensorArg<'_, Slot>],
+        outs: &[TensorArg<'_, Slot>],
+        rng: (u64, u64),
+    ) -> Result<String, Arc<Fault>> {
+        let refuse = |what: String| Arc::new(Fault::new(ErrorKind::Unsupported, what));
+        let open = OPEN.with_borrow_mut(|o| if o.len() > 1 { o.pop() } else { None });
+        let mut open = open.ok_or_else(|| Arc::new(Fault::new(ErrorKind::Bug, "no body is being recorded")))?;
+        if rng.0 != rng.1 {
+            return Err(refuse("a branch or loop that draws random numbers".into()));
+        }
+        let value = |t: &TensorArg<'_, Slot>| t.storage.and_then(|s| s.value());
+        let kept = |(t, stand): (&TensorArg<'_, Slot>, &Option<Arc<Value>>)| {
+            value(t).zip(stand.as_ref()).is_some_and(|(now, stand)| Arc::ptr_eq(&now, stand))
+        };
+        if !inputs.iter().zip(&open.stands).all(kept) {
+            return Err(refuse("a branch or loop that writes into its inputs".into()));
+        }
+        let live: Option<Vec<(u32, u32)>> = outs.iter().map(|t| value(t)?.node()).collect();
+        let live = live.ok_or_else(|| refuse("a branch or loop with a result that it does not compute".into()))?;
+        let stands: Vec<Arc<Value>> = open.stands.into_iter().flatten().collect();
+        let lock = self.recorder.lock(); // values from outside are marked for a moment
+        let mut cut = open.segment.cut(open.segment.len());
+        drop(lock);
+        cut.live = live;
+        let (name, body) = tpu_graph::Body::new(cut, &stands, open.bodies).map_err(|e| refuse(e.to_string()))?;
+        let body = tpu_aten::publish(&name, Arc::new(body));
+        OPEN.with_borrow_mut(|o| o.last_mut().into_iter().for_each(|outer| outer.bodies.push(body.clone())));
+        Ok(name)
     }
 
     /// Ends the recording: the program that gives `outs` and what was written into `inputs` (the stand-ins). `rng` is the
@@ -263,7 +314,7 @@ impl Device {
             rng_increment: rng.1.wrapping_sub(rng.0),
             key: cut.key,
             takes: vec![],
-            sigs: cut.nodes.iter().map(|n| n.sig.clone()).collect(),
+            sigs: cut.nodes.iter().zip(&open.sites).map(located).collect(),
             plan,
         };
         // a program stays as long as its graph: results point into it
@@ -291,7 +342,7 @@ impl Device {
         {
             return Ok(GraphOutcome::Unknown);
         }
-        let seen = see_tensors(*self.settings.read(), inputs);
+        let mut seen = see_tensors(*self.settings.read(), inputs);
         let known = || graph.programs.read().get(&seen.id).cloned();
         let Some(program) = loaded.cloned().or_else(known) else { return Ok(GraphOutcome::Unknown) };
         let mut outs: SmallVec<[Arc<Value>; 2]> = SmallVec::with_capacity(program.results.len());
@@ -315,15 +366,16 @@ impl Device {
         };
         let storages: Vec<Option<Storage>> = program.outs.iter().map(new).collect();
         if let Some(plan) = &program.plan {
-            let values = program.inputs.iter().map(|i| match i {
-                From::Operand(k) => seen.operands[*k].clone(),
-                From::Kept(v) => v.clone(),
+            let mut operands: SmallVec<[Option<Arc<Value>>; 8]> = seen.operands.drain(..).map(Some).collect();
+            let values = program.inputs.iter().filter_map(|i| match i {
+                From::Operand(k) => operands[*k].take(), // an input of a plan stands once among them
+                From::Kept(v) => Some(v.clone()),
             });
             let values = values.collect();
             for (i, m) in &program.updates {
                 inputs[*i].storage.inspect(|s| s.set(value(m)));
             }
-            drop(seen); // an input that nobody else holds may be overwritten
+            drop(operands); // an input that nobody else holds may be overwritten
             let hosts = program.hosts.iter().map(|h| match h {
                 HostValue::Rng(_, offset) => HostValue::Rng(rng.0, rng.1.wrapping_add(*offset)),
                 number => *number,
@@ -344,6 +396,11 @@ impl Device {
         }
         Ok(GraphOutcome::Called(program, storages))
     }
+}
+
+/// A node's signature with its own line.
+fn located((node, site): (&Node<Slot>, &Arc<str>)) -> Arc<Sig> {
+    if site.is_empty() { node.sig.clone() } else { Arc::new(Sig { site: site.to_string(), ..(*node.sig).clone() }) }
 }
 
 /// The values of a plan's numbers and generators, in order.

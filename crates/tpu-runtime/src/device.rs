@@ -195,8 +195,8 @@ impl Device {
         let settings = *self.settings.read();
         let mut r = self.recorder.lock();
         let seen = see(form, settings, args);
-        // who asks for an explanation wants Python lines: asking Meta tells them
-        let explain = self.explain.is_on();
+        // who asks for an explanation wants Python lines: asking Meta tells them, where PyTorch has a rule
+        let explain = self.explain.is_on() && form.entry.def.shapes.is_none();
         let sig = match r.sigs.get(&seen.id) {
             Some(sig) if !(explain && sig.site.is_empty() && sizes.is_none()) => sig.clone(),
             Some(_) => return Ok(Outcome::NeedMeta),

@@ -1,5 +1,6 @@
 //! What the device says about itself, as JSON, and what identifies its compiler.
 
+use crate::capture;
 use crate::config::Config;
 use crate::device::Device;
 use crate::explain::Why;
@@ -69,8 +70,12 @@ pub(crate) fn dump(op: &str, key: u128, text: &str) {
 }
 
 impl Device {
-    /// JSON about `topic`: `device`, `cache`, or `explain` (with `explain:start` and `explain:stop`); `null` for others.
+    /// JSON about `topic`: `device`, `cache`, or `explain` (with `explain:start` and `explain:stop`, and `site:…`, the user's
+    /// line that the graph being recorded comes from here on); `null` for others.
     pub fn info(&self, topic: &str) -> String {
+        if let Some(site) = topic.strip_prefix("site:") {
+            capture::at(site);
+        }
         match topic {
             "device" => self.device_info(),
             "cache" => self.cache_info(),

@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node
 
 from torch_tpu import _C
-from torch_tpu._compile.pieces import DevicePiece, recording
+from torch_tpu._compile.pieces import DevicePiece, begin, recording
 from torch_tpu._compile.room_rules import run
 from torch_tpu._compile.rooms import Rooms, Roomy, room, symbols_of
 
@@ -23,6 +23,7 @@ class Room:
     graph: _C.Graph
     shapes: list[list[int] | None]  # of the inputs with dynamic sizes
     sizes: Callable[..., Sequence[tuple[int, ...]]] = tuple  # of the results, from the true sizes
+    last: Sequence[int] = ()  # the true sizes of the last call
 
 
 class DynamicPiece(DevicePiece):
@@ -60,6 +61,7 @@ class DynamicPiece(DevicePiece):
             rooms = Rooms(dict(zip(self.where, key)), {})
             shapes = [None if s is None or not _is_dynamic(s) else rooms.shape(s) for s in self.shapes]
             found = self.rooms[key] = Room(_C.Graph(), shapes)
+        found.last = sizes
         with torch.no_grad():
             given = zip(args, found.shapes, self.shapes)
             tensors = [_placed(x, room) for x, room, shape in given if shape is not None] + [_number(n) for n in sizes]
@@ -77,6 +79,11 @@ class DynamicPiece(DevicePiece):
                 x.set_(x.untyped_storage(), x.storage_offset(), shape, x.stride())
         return results
 
+    def report(self) -> list[dict[str, tuple[int, int]]]:
+        """For each room the sizes of its last call and what it has place for, by symbol."""
+        names = [str(symbol) for symbol in self.where]
+        return [dict(zip(names, zip(room.last, key))) for key, room in self.rooms.items()]
+
     def _record_room(self, into: Room, key: tuple[int, ...], tensors: list[torch.Tensor]) -> None:
         with recording(into.graph, tensors) as (stands, outs):
             inputs, numbers = stands[: -len(key)], stands[-len(key) :]
@@ -89,6 +96,7 @@ class DynamicPiece(DevicePiece):
                 else:
                     values[node] = Roomy(next(rest), rooms.dims(shape))
             for node in self.nodes:
+                begin(node)
                 values[node] = run(rooms, node, values)
             given = [rooms.output(values[node]) for node in self.gives]
             outs.extend(x.contiguous().resolve_conj().resolve_neg() for x, _ in given)

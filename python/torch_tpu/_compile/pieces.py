@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import getitem
 from typing import Any
 
 import torch
@@ -10,16 +11,20 @@ from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torch_tpu import _C
+from torch_tpu._compile import control
+from torch_tpu._compile.schedule import AGAIN, SAVE, line_of
 
 Values = dict[Node, Any]
+NO_VALUE = "it has no lowering for such arguments, or needs a value on the host"
 
 
 class Refusal(Exception):
     """A node that a plan cannot hold, met while it was recorded."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, reason: Exception) -> None:
         super().__init__(node.name)
-        self.node = node
+        text = str(reason) or type(reason).__name__
+        self.node, self.reason = node, NO_VALUE if "is being recorded" in text else text.splitlines()[0]
 
 
 @contextmanager
@@ -33,6 +38,12 @@ def recording(graph: _C.Graph, inputs: list[torch.Tensor]) -> Iterator[tuple[lis
             graph.abandon()
             raise
         graph.finish(stands, outs)
+
+
+def begin(node: Node) -> None:
+    """From here on the node is recorded."""
+    if node.target is not getitem:
+        _C.info(f"site:{line_of(node)}")
 
 
 class DevicePiece:
@@ -51,13 +62,17 @@ class DevicePiece:
         if self.plain is not None:
             results = self.plain(args)
             return self._recorded(self.plain, args, args) if results is None else results
+        return self._called(args)
+
+    def _called(self, args: list[Any], further: tuple[Any, ...] = ()) -> Sequence[torch.Tensor]:
+        """Through the graph for these numbers and what ``further`` makes another graph."""
         tensors, numbers = [], []
         for arg in args:
             if not isinstance(arg, torch.Tensor):
                 numbers.append(arg)
             else:
                 tensors.append(arg if arg.device.type == "tpu" else arg.to("tpu"))
-        key = tuple(numbers)
+        key = (*numbers, *further)
         graph = self.graphs.get(key)
         if graph is None:
             graph = self.graphs[key] = _C.Graph()
@@ -69,14 +84,21 @@ class DevicePiece:
             rest = iter(stands)
             values = {n: next(rest) if isinstance(a, torch.Tensor) else a for n, a in zip(self.takes, args)}
             for node in self.nodes:
+                begin(node)
                 try:
-                    values[node] = run(node, values)
+                    values[node] = self._run(node, values)
                 except Exception as error:
-                    raise Refusal(node) from error
-            outs.extend(values[node].resolve_conj().resolve_neg() for node in self.gives)
+                    raise Refusal(node, error) from error
+            outs.extend(self._outs(values))
         results = graph(tensors)
         assert results is not None, "a graph was not kept"
         return results
+
+    def _run(self, node: Node, values: Values) -> Any:
+        return run(node, values, in_plan=True)
+
+    def _outs(self, values: Values) -> list[torch.Tensor]:
+        return [values[node].resolve_conj().resolve_neg() for node in self.gives]
 
 
 class HostPiece:
@@ -95,10 +117,40 @@ class HostPiece:
         return [values[node] for node in self.gives]
 
 
-def run(node: Node, values: Values) -> Any:
+def run(node: Node, values: Values, in_plan: bool = False) -> Any:
     """The node's result for what its arguments stand for."""
-    args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
+    args, kwargs = map_arg((node.args, node.kwargs), lambda arg: attribute(arg) if is_module(arg) else values[arg])
+    if in_plan and node.target in control.CONTROL:
+        return control.call(node, args, dict(kwargs), inside)
     return INSTEAD.get(node.target, node.target)(*args, **kwargs)
+
+
+def inside(module: torch.fx.GraphModule, args: Sequence[Any]) -> Any:
+    """What a function of a higher-order op gives, op by op, while a plan is recorded."""
+    values: Values = dict(zip(module.graph.find_nodes(op="placeholder"), args, strict=True))
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and not is_module(node):
+            values[node] = attribute(node)
+        elif node.op == "call_function":
+            try:
+                values[node] = run(node, values, in_plan=True)
+            except Exception as error:
+                raise NotImplementedError(f"{node.target} in a branch or loop: {error}") from error
+    (output,) = module.graph.find_nodes(op="output")
+    return map_arg(output.args[0], values.__getitem__)
+
+
+def is_module(node: Node) -> bool:
+    """Whether the node names a function of a higher-order op, which is no value."""
+    return node.op == "get_attr" and isinstance(attribute(node), torch.nn.Module)
+
+
+def attribute(node: Node) -> Any:
+    """What a ``get_attr`` node names."""
+    found: Any = node.graph.owning_module
+    for name in str(node.target).split("."):
+        found = getattr(found, name)
+    return found
 
 
 def _run_and_save_rng_state(op: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:
@@ -107,18 +159,15 @@ def _run_and_save_rng_state(op: Callable[..., Any], *args: Any, **kwargs: Any) -
 
 def _run_with_rng_state(state: torch.Tensor, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     now = torch.tpu.get_rng_state()
-    torch.tpu.set_rng_state(state.cpu())
+    torch.tpu.set_rng_state(state)
     try:
         return op(*args, **kwargs)
     finally:
         torch.tpu.set_rng_state(now)
 
 
-# What checkpointing makes of random ops; PyTorch's own know a fixed list of devices.
-INSTEAD = {
-    torch._prims.rng_prims.run_and_save_rng_state: _run_and_save_rng_state,
-    torch._prims.rng_prims.run_with_rng_state: _run_with_rng_state,
-}
+# PyTorch's own know a fixed list of devices.
+INSTEAD = {SAVE: _run_and_save_rng_state, AGAIN: _run_with_rng_state}
 
 
 def _on_device(node: Node) -> bool:

@@ -1,14 +1,22 @@
 """Which nodes of an ATen graph run together: on the device as one plan, or on the host as they stand."""
 
-from collections.abc import Iterable, Sequence, Set
+import re
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import getitem
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from torch_tpu._compile.control import CONTROL
+
 copy_ = torch.ops.aten.copy_.default
+# Lines in here are nobody's but PyTorch's.
+OUTSIDE = str(Path(torch.__file__).parent) + "/"
+# What checkpointing makes of random ops.
+SAVE, AGAIN = torch._prims.rng_prims.run_and_save_rng_state, torch._prims.rng_prims.run_with_rng_state
 
 
 @dataclass
@@ -28,18 +36,32 @@ def tensors_of(value: Any) -> Iterable[torch.Tensor]:
             yield from tensors_of(item)
 
 
-def runs_on_device(node: Node) -> bool:
-    """Whether the node takes and gives device tensors only; host numbers (0-d) may come along."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return False
+def kept_off(node: Node) -> str | None:
+    """Why the node runs on the host; None if it takes and gives device tensors only (host numbers, 0-d, may come
+    along), nothing for one that computes sizes."""
+    if node.target in (SAVE, AGAIN):
+        return None
     made = list(tensors_of(node.meta.get("val")))
-    if not made or any(t.device.type != "tpu" or t.layout != torch.strided for t in made):
-        return False
+    if not isinstance(node.target, torch._ops.OpOverload) and node.target not in CONTROL:
+        return "it is no op of ATen" if made else ""
+    if not made:
+        return ""
+    if any(t.device.type != "tpu" or t.layout != torch.strided for t in made):
+        return "it makes something that is no dense tensor of the device"
     taken = [t for arg in node.all_input_nodes for t in tensors_of(arg.meta.get("val"))]
-    return all(t.layout == torch.strided and (t.device.type == "tpu" or t.dim() == 0) for t in taken)
+    if all(t.layout == torch.strided and (t.device.type == "tpu" or t.dim() == 0) for t in taken):
+        return None
+    return "it takes something that is no dense tensor of the device"
 
 
-def schedule(nodes: Sequence[Node], refused: Set[Node]) -> list[Piece]:
+def line_of(node: Node) -> str:
+    """The user's Python line that the node comes from, as ``file:line``; nothing if tracing noted none."""
+    found = re.findall(r'File "([^<"][^"]*)", line (\d+)', node.meta.get("stack_trace") or "")
+    own = [(file, line) for file, line in found if not file.startswith(OUTSIDE)]
+    return ":".join(own[-1]) if own else ""
+
+
+def schedule(nodes: Sequence[Node], refused: Container[Node]) -> list[Piece]:
     """Puts ``nodes`` (a graph's calls, in order) into as few pieces as their dependencies allow.
 
     ``refused`` are nodes that turned out not to run in a plan. Pieces alternate: even levels are the host's. Writes
@@ -61,11 +83,11 @@ def schedule(nodes: Sequence[Node], refused: Set[Node]) -> list[Piece]:
     return list(pieces.values())
 
 
-def _parity(node: Node, refused: Set[Node]) -> int:
-    return int(node not in refused and runs_on_device(node))
+def _parity(node: Node, refused: Container[Node]) -> int:
+    return int(node not in refused and kept_off(node) is None)
 
 
-def _level(node: Node, level: dict[Node, int], refused: Set[Node]) -> int:
+def _level(node: Node, level: dict[Node, int], refused: Container[Node]) -> int:
     before = max((level.get(arg, 0) for arg in node.all_input_nodes), default=0)
     if node.target is getitem:
         return before

@@ -21,6 +21,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torch_tpu import _C, tpu
+from torch_tpu._compile import control
+from torch_tpu._compile.control import laid, plain
 
 KINDS = {
     InputKind.PARAMETER: "parameter",
@@ -166,30 +168,18 @@ def _record(exported: ExportedProgram, inputs: list[Input], writes: dict[int, in
         try:
             rest = iter(stands)
             given = [i.value if i.tensor is None else next(rest) for i in inputs]
-            laid = [value if i.tensor is None else _laid(value, i.tensor) for i, value in zip(inputs, given)]
+            shown = [value if i.tensor is None else laid(value, i.tensor) for i, value in zip(inputs, given)]
             run = _Run(exported.graph_module)
             run.extra_traceback = False  # errors name the line themselves
-            results = run.run(*laid)
+            results = run.run(*shown)
             # a result is an array of its own, whatever it is in the program
-            outs = [_plain(results[k]) for k in tensors]
+            outs = [plain(results[k]) for k in tensors]
             for k, result in writes.items():
                 given[k].copy_(results[result])
         except BaseException:
             graph.abandon()
             raise
         return graph.text(stands, outs)
-
-
-def _plain(value: torch.Tensor) -> torch.Tensor:
-    return value.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-
-
-def _laid(stand: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The stand-in as the program saw it: ops may depend on strides (``view``, and those that keep a memory format)."""
-    strides = like.stride()
-    if stand.stride() == strides or 0 in strides:
-        return stand
-    return torch.empty_strided(stand.shape, strides, dtype=stand.dtype, device="tpu").copy_(stand)
 
 
 class _Run(Interpreter):
@@ -208,7 +198,10 @@ class _Run(Interpreter):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what would run on the CPU is refused below
-                value = n.target(*args, **kwargs)
+                if n.target in control.CONTROL:
+                    value = control.call(n, args, dict(kwargs), lambda module, given: _Run(module).run(*given))
+                else:
+                    value = n.target(*args, **kwargs)
         except Exception as raised:
             error = raised
         lacking = sorted(op for op, times in tpu.fallbacks().items() if times != before.get(op))

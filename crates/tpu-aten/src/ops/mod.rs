@@ -10,6 +10,7 @@ mod binary;
 mod binary_bits;
 mod binary_math;
 mod compare;
+mod control;
 mod conv;
 mod conv_depthwise;
 mod conv_taps;
@@ -78,6 +79,7 @@ use crate::def::OpDef;
 
 /// All families.
 pub(crate) static FAMILIES: &[&[OpDef]] = &[
+    control::DEFS,
     binary::DEFS,
     unary_special::DEFS,
     bessel::DEFS,
