@@ -31,7 +31,7 @@ setup: $(STAMPS)/built ## install torch, plugins, models and build the extension
 demo: setup $(STAMPS)/demo ## run three real jobs on the device, beside the CPU
 	$(PY) examples/demo.py
 
-test: setup $(STAMPS)/demo ## Rust tests, project rules, Python tests
+test: setup $(STAMPS)/demo $(STAMPS)/libtpu ## Rust tests, project rules, Python tests
 	$(CARGO) test --quiet $(RUST_TESTS)
 	$(PY) -m pytest
 

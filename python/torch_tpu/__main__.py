@@ -1,4 +1,4 @@
-"""``python -m torch_tpu doctor [--json]`` and ``python -m torch_tpu explain script.py args…``."""
+"""``python -m torch_tpu doctor``, ``explain script.py args…`` and ``check --topology v6e:1x1 script.py args…``."""
 
 import argparse
 import json
@@ -18,7 +18,20 @@ def main() -> int:
     explain.add_argument("--json", metavar="FILE", help="also write the segments here")
     explain.add_argument("script")
     explain.add_argument("args", nargs=argparse.REMAINDER)
+    check = commands.add_parser(
+        "check", help="run a script and hold its programs against the TPU compiler, without a TPU"
+    )
+    check.add_argument("--topology", required=True, help="generation and size, such as v6e:1x1")
+    check.add_argument("--json", metavar="FILE", help="also write the figures here")
+    check.add_argument("--html", metavar="FILE", help="also write the report here")
+    check.add_argument("--verbose", action="store_true", help="show what the TPU compiler prints")
+    check.add_argument("script")
+    check.add_argument("args", nargs=argparse.REMAINDER)
     options = parser.parse_args()
+    if options.command == "check":
+        from torch_tpu._check.command import check as run
+
+        return run(options)
     return _examine(options.json) if options.command == "doctor" else _explain(options)
 
 

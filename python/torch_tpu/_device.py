@@ -15,6 +15,7 @@ def register() -> None:
         raise RuntimeError(f"PyTorch has room for one outside device, and '{holder}' already took it")
 
     from torch_tpu import _C, tpu  # if the extension cannot load, PyTorch stays as it was
+    from torch_tpu._check import environment
     from torch_tpu._compile import dynamo, higher_order
 
     torch.utils.rename_privateuse1_backend(DEVICE)
@@ -27,3 +28,4 @@ def register() -> None:
     dynamo.install()
     higher_order.install()
     atexit.register(_C.shutdown)
+    environment.start()

@@ -23,7 +23,7 @@ pub fn export<P>(cut: &Cut<P>, inputs: &[Arc<Value<P>>], offset: u64) -> Result<
     let known = Known { hosts: cut.nodes.iter().map(|n| &n.hosts).collect(), offset };
     let params = Params::whole(&b, &bases, known);
     let (results, checks) = body(&params, &nodes, &bases, &cut.live);
-    let mut params = params.made();
+    let (starts, mut params) = (params.starts.take(), params.made());
     let mut module = b.finish("exported", &results, vec![])?;
     let read = module.drop_dead();
     let args = &mut module.main.body.args;
@@ -33,7 +33,7 @@ pub fn export<P>(cut: &Cut<P>, inputs: &[Arc<Value<P>>], offset: u64) -> Result<
         params.pop();
     }
     module.main.aliases = aliases(&nodes, &bases, &cut.live, &params);
-    Ok(Program { module, params, checks })
+    Ok(Program { module, params, checks, starts })
 }
 
 /// Each node's operands, with inputs counted as in `inputs`.

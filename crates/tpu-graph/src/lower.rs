@@ -42,6 +42,8 @@ pub struct Program {
     pub params: Vec<Param>,
     /// What each check says when it fails.
     pub checks: Vec<(ErrorKind, String)>,
+    /// The first value that each node made, whatever of it was pruned.
+    pub starts: Vec<ValueId>,
 }
 
 #[derive(Clone, Copy)]
@@ -110,9 +112,10 @@ fn program(nodes: &[NodeRef<'_>], inputs: &[&Base], live: &[(u32, u32)], name: &
     // what nothing reads is no operand: a fault in an overwritten value ends there
     let kept = module.prune();
     let made = params.made.borrow();
+    let starts = params.starts.take();
     let params: Vec<Param> = kept.into_iter().map(|i| made[i].0).collect();
     module.main.aliases = aliases(nodes, inputs, live, &params);
-    Ok(Program { module, params, checks })
+    Ok(Program { module, params, checks, starts })
 }
 
 /// Builds all nodes; the live results, with the check code behind them if there are checks.
@@ -126,6 +129,7 @@ pub(crate) fn body<'b>(
     let mut l = Lowering::new(b, params, inputs);
     for (n, node) in nodes.iter().enumerate() {
         params.node.set(n as u32);
+        params.starts.borrow_mut().push(b.len() as ValueId);
         let r = l.node(*node);
         l.results.push(r);
     }
@@ -152,6 +156,7 @@ pub(crate) fn body<'b>(
 pub(crate) struct Params<'b> {
     b: &'b Builder,
     node: Cell<u32>,
+    pub(crate) starts: RefCell<Vec<ValueId>>,
     made: RefCell<Vec<(Param, ValueId)>>,
     /// Numbers that are written into the program.
     known: Option<Known<'b>>,
@@ -165,7 +170,7 @@ pub(crate) struct Known<'b> {
 
 impl<'b> Params<'b> {
     fn new(b: &'b Builder) -> Params<'b> {
-        Params { b, node: Cell::new(0), made: RefCell::new(vec![]), known: None }
+        Params { b, node: Cell::new(0), starts: RefCell::default(), made: RefCell::new(vec![]), known: None }
     }
 
     /// All `inputs` become parameters, in order; numbers do not, and all of a program's generators are one.

@@ -124,6 +124,7 @@ impl Row {
         });
         if let Some(plan) = &self.plan {
             let cost = plan.cost();
+            j["program"] = json!(format!("{:032x}", plan.key));
             j["compile_ms"] = json!(cost.compile_ms);
             j["from_disk"] = json!(cost.from_disk);
             j["failed"] = json!(plan.failure());

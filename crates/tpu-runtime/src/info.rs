@@ -7,6 +7,7 @@ use crate::explain::Why;
 use serde_json::{Map, Value as Json, json};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
+use tpu_graph::Cut;
 use tpu_pjrt::{Client, Value};
 
 fn plain(v: &Value) -> Json {
@@ -58,14 +59,22 @@ pub(crate) fn memory_limits(config: &Config, device: &tpu_pjrt::Device) -> (Opti
     (config.memory_limit.or(of_device), total)
 }
 
-/// Writes a program to `$TORCH_TPU_DUMP/<op>-<key>.mlir`.
-pub(crate) fn dump(op: &str, key: u128, text: &str) {
+/// Writes a program to `$TORCH_TPU_DUMP/<op>-<key>.mlir`, and beside it, as JSON, the ops that it is made of: the number of the
+/// first value of each, its name and its Python line.
+pub(crate) fn dump<P>(op: &str, cut: &Cut<P>, starts: &[u32], text: &str) {
     static DIR: OnceLock<Option<std::ffi::OsString>> = OnceLock::new();
     if let Some(dir) = DIR.get_or_init(|| std::env::var_os("TORCH_TPU_DUMP")) {
         let name: String = op.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
         let dir = std::path::Path::new(dir);
         drop(std::fs::create_dir_all(dir));
-        drop(std::fs::write(dir.join(format!("{name}-{key:032x}.mlir")), text));
+        let ops: Json = cut.nodes.iter().zip(starts).map(|(n, s)| json!([s, n.sig.form.name, n.sig.site])).collect();
+        let file = dir.join(format!("{name}-{:032x}.mlir", cut.key));
+        drop(std::fs::write(file.with_extension("json"), ops.to_string()));
+        // readers may watch the folder
+        drop(
+            std::fs::write(file.with_extension("part"), text)
+                .and_then(|()| std::fs::rename(file.with_extension("part"), &file)),
+        );
     }
 }
 

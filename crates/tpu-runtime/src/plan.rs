@@ -13,6 +13,8 @@ use tpu_pjrt::LoadedExecutable;
 /// A compiled (or compiling) program with what it takes to run it.
 #[derive(Default)]
 pub(crate) struct Plan {
+    /// The key of the cut that it was made for, which names its program in a dump.
+    pub(crate) key: u128,
     /// Where each parameter comes from.
     pub(crate) params: Vec<Param>,
     /// Which result may take over each parameter's buffer.
@@ -55,6 +57,7 @@ impl Plan {
             None => (String::new(), String::new()),
         };
         Plan {
+            key: cut.key,
             params: program.params.clone(),
             aliases: program.module.main.aliases.clone(),
             live: cut.live.clone(),

@@ -145,7 +145,7 @@ impl Device {
             return None;
         }
         let plan = Arc::new(Plan::new(&program, cut));
-        info::dump(&plan.op, cut.key, &source.text);
+        info::dump(&plan.op, cut, &program.starts, &source.text);
         r.plans.insert(cut.key, plan.clone());
         if on_disk {
             cut.nodes.iter().for_each(|n| r.plans.note_op(n.sig.id, false));
@@ -179,7 +179,7 @@ impl Device {
             .map_err(|e| Arc::new(Fault::new(ErrorKind::Bug, e.to_string()).at(&first.form.name, &first.site)))?;
         let plan = Arc::new(Plan::new(&program, cut));
         let source = Source::of(&program.module);
-        info::dump(&plan.op, cut.key, &source.text);
+        info::dump(&plan.op, cut, &program.starts, &source.text);
         self.compiler.submit(plan.clone(), source);
         Ok(plan)
     }

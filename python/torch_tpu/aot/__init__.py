@@ -1,15 +1,17 @@
 """Programs that leave the process: exported PyTorch models as StableHLO, as files that another process runs at once,
-and as portable artifacts for other programs. See docs/aot.md.
+and as portable artifacts for other programs (docs/aot.md); and what the TPU compiler says of them (docs/tpu-check.md).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch_tpu._check.report import Report
 from torch_tpu.aot._artifact import load, save
+from torch_tpu.aot._compile import compile, topologies
 from torch_tpu.aot._loaded import Loaded
 from torch_tpu.aot._portable import portable
 
-__all__ = ["Loaded", "load", "portable", "save", "stablehlo"]
+__all__ = ["Loaded", "Report", "compile", "load", "portable", "save", "stablehlo", "topologies"]
 
 
 def stablehlo(

@@ -30,6 +30,12 @@ KINDS = {
     InputKind.CONSTANT_TENSOR: "constant",
     InputKind.USER_INPUT: "input",
 }
+RESULTS = (
+    OutputKind.USER_OUTPUT,
+    OutputKind.LOSS_OUTPUT,
+    OutputKind.GRADIENT_TO_PARAMETER,
+    OutputKind.GRADIENT_TO_USER_INPUT,
+)
 
 
 @dataclass
@@ -149,7 +155,7 @@ def _outputs(exported: ExportedProgram, inputs: list[Input]) -> tuple[dict[int, 
             writes[targets.index(spec.target)] = k
         elif spec.kind is OutputKind.USER_INPUT_MUTATION:
             writes[placeholders.index(spec.target)] = k
-        elif spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT) and isinstance(spec.arg, TensorArgument):
+        elif spec.kind in RESULTS and isinstance(spec.arg, TensorArgument):
             outputs.append({})
             tensors.append(k)
         elif spec.kind is OutputKind.USER_OUTPUT and isinstance(spec.arg, ConstantArgument):
