@@ -511,3 +511,30 @@ def test_another_process_compiles_nothing_and_ends_in_peace(tmp_path):
     done = [subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True) for _ in range(2)]
     assert [d.returncode for d in done] == [0, 0], [d.stderr[-2000:] for d in done]
     assert int(done[0].stdout) > 0 and int(done[1].stdout) == 0
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_results_that_are_views_of_an_input_at_several_sizes(dynamic):
+    run = compiled(lambda x: torch.hsplit(x, 2), dynamic=dynamic)
+    for n in (4, 6, 10):
+        x = torch.arange(5.0 * n * 3).reshape(5, n, 3)
+        for got, want in zip(run(x.to("tpu")), torch.hsplit(x, 2)):
+            torch.testing.assert_close(got.cpu(), want)
+            assert got.stride() == want.stride() and got.storage_offset() == want.storage_offset()
+
+
+def test_a_gradient_that_is_all_zeros():
+    x = torch.randn(5, device="tpu", requires_grad=True)
+    (gradient,) = torch.autograd.grad(compiled(torch.sgn)(x).sum(), x)
+    assert gradient.tolist() == [0] * 5
+
+
+def test_a_graph_that_cannot_end_leaves_the_next_one_whole(monkeypatch):
+    from torch_tpu._compile import pieces
+
+    x = torch.ones(3, device="tpu")
+    with monkeypatch.context() as patch:
+        patch.setattr(pieces, "stored", lambda _: torch.ones(3))  # a result that is not the device's
+        with pytest.raises(RuntimeError):
+            compiled(lambda x: x + 1)(x)
+    assert compiled(lambda x: x + 2)(x).tolist() == [3, 3, 3]

@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node
 
 from torch_tpu import _C
-from torch_tpu._compile.pieces import DevicePiece, begin, recording
+from torch_tpu._compile.pieces import DevicePiece, begin, recording, stored
 from torch_tpu._compile.room_rules import run
 from torch_tpu._compile.rooms import Rooms, Roomy, room, symbols_of
 
@@ -49,6 +49,9 @@ class DynamicPiece(DevicePiece):
             self.reason = f"nothing tells the size {', '.join(map(str, unknown))}"
         if any("val" not in node.meta for node in takes):
             self.reason = "nothing tells the shape of an input"
+        if any(_base(node) is not node and _base(node) in {*takes, *gives} for node in gives):
+            # AOTAutograd makes such a result anew from the other tensor, by the sizes and strides of this one
+            self.reason = "a result is a view of an input or of another result"
         self.shapes = [fake.shape if isinstance(fake, torch.Tensor) else None for fake in fakes]
 
     def __call__(self, args: list[Any]) -> Sequence[torch.Tensor]:
@@ -99,9 +102,20 @@ class DynamicPiece(DevicePiece):
                 begin(node)
                 values[node] = run(rooms, node, values)
             given = [rooms.output(values[node]) for node in self.gives]
-            outs.extend(x.contiguous().resolve_conj().resolve_neg() for x, _ in given)
+            outs.extend(stored(x).contiguous() for x, _ in given)
             into.sizes = sympy.lambdify(list(self.where), [tuple(sizes) for _, sizes in given], "math")
             into.sizes(*key)  # an expression that Python cannot compute is found here
+
+
+def _base(node: Node) -> Node:
+    """What the node's result is a view of."""
+    while isinstance(node.target, torch._ops.OpOverload) and node.args and node.target._schema.arguments:
+        alias = node.target._schema.arguments[0].alias_info
+        source = node.args[0]
+        if alias is None or alias.is_write or not isinstance(source, Node):
+            break
+        node = source
+    return node
 
 
 def _is_dynamic(shape: Sequence[Any]) -> bool:

@@ -34,10 +34,15 @@ def recording(graph: _C.Graph, inputs: list[torch.Tensor]) -> Iterator[tuple[lis
         stands, outs = graph.record(inputs), []
         try:
             yield stands, outs
+            graph.finish(stands, outs)
         except BaseException:
             graph.abandon()
             raise
-        graph.finish(stands, outs)
+
+
+def stored(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers as they stand in memory: without what PyTorch only notes (conjugation, a sign, all zeros)."""
+    return x.clone() if x._is_zerotensor() else x.resolve_conj().resolve_neg()
 
 
 def begin(node: Node) -> None:
@@ -98,7 +103,7 @@ class DevicePiece:
         return run(node, values, in_plan=True)
 
     def _outs(self, values: Values) -> list[torch.Tensor]:
-        return [values[node].resolve_conj().resolve_neg() for node in self.gives]
+        return [stored(values[node]) for node in self.gives]
 
 
 class HostPiece:
