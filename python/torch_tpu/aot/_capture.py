@@ -1,5 +1,6 @@
 """From an exported program to one StableHLO module, through the device's own recorder."""
 
+import copy
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from torch.export.graph_signature import (
     OutputKind,
     TensorArgument,
 )
-from torch.fx import Interpreter, Node
+from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
@@ -30,12 +31,6 @@ KINDS = {
     InputKind.CONSTANT_TENSOR: "constant",
     InputKind.USER_INPUT: "input",
 }
-RESULTS = (
-    OutputKind.USER_OUTPUT,
-    OutputKind.LOSS_OUTPUT,
-    OutputKind.GRADIENT_TO_PARAMETER,
-    OutputKind.GRADIENT_TO_USER_INPUT,
-)
 
 
 @dataclass
@@ -70,10 +65,69 @@ def capture(
     exported = exported.run_decompositions({})
     inputs = _inputs(exported)
     writes, outputs, tensors = _outputs(exported, inputs)
-    text = _record(exported, inputs, writes, tensors)
+    text = _record(exported.graph_module, inputs, writes, tensors)
     program = json.loads(text)
     module = program.pop("module")
     return Capture(program, module, inputs, outputs, exported.call_spec.in_spec, exported.call_spec.out_spec)
+
+
+class _Loss(torch.nn.Module):
+    """The sum of a model's floating-point results, as a function of the tensors among its arguments."""
+
+    def __init__(self, model: torch.nn.Module, given: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.leaves, self.spec = pytree.tree_flatten(given)
+
+    def tensors(self) -> list[torch.Tensor]:
+        return [x for x in self.leaves if isinstance(x, torch.Tensor)]
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor]:
+        rest = iter(tensors)
+        given = [next(rest) if isinstance(x, torch.Tensor) else x for x in self.leaves]
+        args, kwargs = pytree.tree_unflatten(given, self.spec)
+        found = pytree.tree_leaves(self.model(*args, **kwargs))
+        return (sum(t.float().sum() for t in found if isinstance(t, torch.Tensor) and t.is_floating_point()),)
+
+
+def _fake(x: torch.Tensor) -> torch.Tensor:
+    fake = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="tpu", requires_grad=x.requires_grad)
+    return torch.nn.Parameter(fake, x.requires_grad) if isinstance(x, torch.nn.Parameter) else fake
+
+
+def _faked(model: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
+    """The same module with tensors that hold nothing. What is shared stays shared."""
+    if id(model) not in memo:
+        twin = memo[id(model)] = copy.copy(model)
+
+        def held(tensors: dict[str, Any]) -> dict[str, Any]:
+            return {k: t if t is None else memo.setdefault(id(t), _fake(t)) for k, t in tensors.items()}
+
+        twin.__dict__ = dict(model.__dict__)
+        twin._parameters, twin._buffers = held(model._parameters), held(model._buffers)
+        twin._modules = {k: m if m is None else _faked(m, memo) for k, m in model._modules.items()}
+    return memo[id(model)]
+
+
+def training(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The StableHLO module of a training step: the model's loss (see `_Loss`), then the gradients of its parameters."""
+    from torch._functorch.aot_autograd import aot_export_module
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode() as mode:  # on the device, without its memory: some ops of meta tensors have no gradients
+        loss = _Loss(_faked(model, {}), pytree.tree_map_only(torch.Tensor, _fake, (args, kwargs)))
+    given = loss.tensors()
+    with torch.enable_grad(), mode:
+        joint, signature = aot_export_module(loss, given, trace_joint=True, output_loss_index=0)
+    held = dict(loss.named_parameters(remove_duplicate=False)) | dict(loss.named_buffers(remove_duplicate=False))
+    inputs = [Input(name, "parameter", held[name]) for name in (*signature.parameters, *signature.buffers)]
+    targets = [item.name for item in inputs]
+    inputs += [Input(name, "input", x) for name, x in zip(signature.user_inputs, given, strict=True)]
+    (output,) = joint.graph.find_nodes(op="output")
+    names = [node.name if isinstance(node, Node) else None for node in output.args[0]]
+    writes = {targets.index(buffer): names.index(name) for name, buffer in signature.buffers_to_mutate.items()}
+    tensors = [k for k, name in enumerate(names) if name is not None and k not in writes.values()]
+    return json.loads(_record(joint, inputs, writes, tensors))["module"]
 
 
 def _check_sizes(exported: ExportedProgram) -> None:
@@ -155,7 +209,7 @@ def _outputs(exported: ExportedProgram, inputs: list[Input]) -> tuple[dict[int, 
             writes[targets.index(spec.target)] = k
         elif spec.kind is OutputKind.USER_INPUT_MUTATION:
             writes[placeholders.index(spec.target)] = k
-        elif spec.kind in RESULTS and isinstance(spec.arg, TensorArgument):
+        elif spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT) and isinstance(spec.arg, TensorArgument):
             outputs.append({})
             tensors.append(k)
         elif spec.kind is OutputKind.USER_OUTPUT and isinstance(spec.arg, ConstantArgument):
@@ -165,7 +219,7 @@ def _outputs(exported: ExportedProgram, inputs: list[Input]) -> tuple[dict[int, 
     return writes, outputs, tensors
 
 
-def _record(exported: ExportedProgram, inputs: list[Input], writes: dict[int, int], tensors: list[int]) -> str:
+def _record(graph_module: GraphModule, inputs: list[Input], writes: dict[int, int], tensors: list[int]) -> str:
     # never written, so they take no memory
     held = [torch.empty(i.tensor.shape, dtype=i.tensor.dtype, device="tpu") for i in inputs if i.tensor is not None]
     graph = _C.Graph()
@@ -175,7 +229,7 @@ def _record(exported: ExportedProgram, inputs: list[Input], writes: dict[int, in
             rest = iter(stands)
             given = [i.value if i.tensor is None else next(rest) for i in inputs]
             shown = [value if i.tensor is None else laid(value, i.tensor) for i, value in zip(inputs, given)]
-            run = _Run(exported.graph_module)
+            run = _Run(graph_module)
             run.extra_traceback = False  # errors name the line themselves
             results = run.run(*shown)
             # a result is an array of its own, whatever it is in the program

@@ -57,19 +57,9 @@ def _text(subject: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, t
         return stablehlo(subject, args, kwargs)
     if not isinstance(subject, nn.Module):
         raise TypeError(f"torch_tpu.aot.compile: train=True takes a module, got {type(subject)}")
-    from torch.export.experimental import _export_forward_backward
+    from torch_tpu.aot._capture import training
 
-    return stablehlo(_export_forward_backward(torch.export.export(_Loss(subject), tuple(args), dict(kwargs or {}))))
-
-
-class _Loss(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        found = torch.utils._pytree.tree_leaves(self.model(*args, **kwargs))
-        return sum(t.float().sum() for t in found if isinstance(t, torch.Tensor) and t.is_floating_point())
+    return training(subject, tuple(args), dict(kwargs or {}))
 
 
 def topologies() -> list[dict[str, Any]]:

@@ -1,0 +1,102 @@
+"""What the TPU compiler says of known models, as the table of docs/tpu-check.md. Needs libtpu, transformers and no TPU.
+
+python benches/tpu_check.py [--topologies v5e:1x1,v6e:1x1,tpu7x:1x1x1] [NAME...]
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+
+import torch
+from models import GPT, mlp
+from torch import nn
+from torch.nn import functional as F
+from torch_tpu import aot
+
+
+class Loss(nn.Module):
+    """Cross-entropy of a model's logits with their targets."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x, y):
+        out = self.model(x)
+        return F.cross_entropy(getattr(out, "logits", out).flatten(0, -2).float(), y.flatten())
+
+
+def transformer(kind: str, **sizes):
+    import transformers
+
+    config = getattr(transformers, f"{kind}Config")(use_cache=False, attn_implementation="sdpa", **sizes)
+    return config, transformers
+
+
+def minilm():
+    config, transformers = transformer(
+        "Bert", vocab_size=30522, hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
+    )
+    return transformers.BertModel(config).eval(), (torch.zeros(32, 128, dtype=torch.long),), False
+
+
+def smollm2(tokens: int):
+    config, transformers = transformer(
+        "Llama", vocab_size=49152, hidden_size=576, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3,
+        intermediate_size=1536, tie_word_embeddings=True)  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).to(torch.bfloat16).eval()
+    return model, (torch.zeros(1, tokens, dtype=torch.long),), False
+
+
+def qwen3():
+    config, transformers = transformer(
+        "Qwen3", vocab_size=151936, hidden_size=4096, num_hidden_layers=2, num_attention_heads=32,
+        num_key_value_heads=8, head_dim=128, intermediate_size=12288)  # fmt: skip
+    tokens = torch.zeros(1, 4096, dtype=torch.long)
+    return Loss(transformers.Qwen3ForCausalLM(config).to(torch.bfloat16)), (tokens, tokens), True
+
+
+def gpt():
+    return Loss(GPT()), (torch.zeros(8, 128, dtype=torch.long),) * 2, True
+
+
+def mnist():
+    return Loss(mlp()), (torch.zeros(128, 784), torch.zeros(128, dtype=torch.long)), True
+
+
+CASES: dict[str, tuple[str, Callable]] = {
+    "minilm": ("MiniLM, 32 × 128 tokens, float32", minilm),
+    "prefill": ("SmolLM2-135M, 512 tokens, bfloat16", lambda: smollm2(512)),
+    "mnist": ("MLP 784-512-512-10, batch 128, training", mnist),
+    "gpt": ("GPT 4 × 256, 8 × 128 tokens, training", gpt),
+    "qwen3": ("two layers of Qwen3-8B, 1 × 4096 tokens, bfloat16, training", qwen3),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--topologies", default="v5e:1x1,v6e:1x1,tpu7x:1x1x1")
+    options = parser.parse_args()
+    print("| program | chip | GFLOP | GB accessed | peak GB | million cycles | predicted ms | MFU |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
+    for name in options.names or CASES:
+        title, make = CASES[name]
+        with torch.device("meta"):
+            model, args, train = make()
+        for topology in options.topologies.split(","):
+            r = aot.compile(model, args, topology=topology, train=train)
+            if r.error:
+                print(f"| {title} | {topology} | {r.error} |")
+                continue
+            figures = (
+                f"{r.flops / 1e9:.1f}", f"{r.bytes_accessed / 1e9:.2f}", f"{r.peak_memory_bytes / 1e9:.2f}",
+                f"{r.estimated_cycles / 1e6:.2f}", f"{r.predicted_seconds * 1e3:.3f}", f"{r.predicted_mfu:.0%}",
+            )  # fmt: skip
+            print(f"| {title} | {topology} |", " | ".join(figures), "|", flush=True)
+            for hint in r.hints:
+                print(f"  {topology}: {hint}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
