@@ -23,6 +23,7 @@ mod options;
 mod plugin;
 mod topology;
 mod transfer;
+mod trips;
 mod value;
 
 pub use buffer::{Buffer, HostSemantics};

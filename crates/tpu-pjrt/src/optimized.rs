@@ -6,9 +6,10 @@ use std::collections::HashMap;
 use prost::Message;
 
 use crate::error::{Error, Result};
+use crate::trips::{Known, trips};
 
 /// An instruction that runs by itself: of the entry computation, or of a loop or call that it makes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Instruction {
     /// Its name.
     pub name: String,
@@ -18,8 +19,9 @@ pub struct Instruction {
     pub result: String,
     /// Bytes of its operands and results, without padding; of a large operand that it reads only a part of, all.
     pub bytes: u64,
-    /// How often it runs in one run of the program; loops of unknown length count once.
-    pub times: u64,
+    /// How often it runs in one run of the program; the mean, where that depends on a loop around its own. Loops whose
+    /// length only the run shows count once.
+    pub times: f64,
     /// The compiler's estimate for one run, where it makes one.
     pub cycles: Option<u64>,
     /// What stands in the StableHLO's location: the op's name, the file and the line.
@@ -44,45 +46,64 @@ pub fn instructions(format: &str, code: &[u8]) -> Result<Vec<Instruction>> {
         other => return Err(Error::argument(format!("an optimized program in the unknown format '{other}'"))),
     };
     let by_id: HashMap<i64, &Computation> = module.computations.iter().map(|c| (c.id, c)).collect();
-    let mut found = Vec::new();
-    if let Some(entry) = by_id.get(&module.entry) {
-        walk(entry, 1, &by_id, &mut found, 0);
+    let mut walk = Walk { by_id, found: Vec::new(), depth: 0 };
+    if let Some(entry) = walk.by_id.get(&module.entry) {
+        walk.through(entry, &[], 1.0);
     }
-    Ok(found)
+    Ok(walk.found)
+}
+
+struct Walk<'a> {
+    by_id: HashMap<i64, &'a Computation>,
+    found: Vec<Instruction>,
+    depth: usize,
 }
 
 /// Computations call each other without cycles; this stops at damaged ones.
 const DEPTH: usize = 64;
 
-fn walk(c: &Computation, times: u64, by_id: &HashMap<i64, &Computation>, found: &mut Vec<Instruction>, depth: usize) {
-    const NO_WORK: [&str; 5] = ["parameter", "constant", "tuple", "get-tuple-element", "bitcast"];
-    let sizes: HashMap<i64, u64> = c.instructions.iter().map(|i| (i.id, i.size())).collect();
-    for i in c.instructions.iter().filter(|i| !NO_WORK.contains(&i.opcode.as_str())) {
-        let config = String::from_utf8_lossy(&i.config).into_owned();
-        let inner = match i.opcode.as_str() {
-            "while" => times * number(&config, "known_trip_count").unwrap_or(1),
-            "call" | "conditional" | "async-start" => times,
-            _ => 0,
-        };
-        if inner > 0 && depth < DEPTH {
-            let called = i.called.iter().filter_map(|id| by_id.get(id));
-            called.for_each(|c| walk(c, inner, by_id, found, depth + 1));
-            continue;
+impl<'a> Walk<'a> {
+    fn through(&mut self, c: &'a Computation, known: &Known, times: f64) {
+        if self.depth == DEPTH {
+            return;
         }
-        let meta = i.metadata.clone().unwrap_or_default();
-        let shape = i.shape.clone().unwrap_or_default();
-        found.push(Instruction {
-            name: i.name.clone(),
-            opcode: i.opcode.clone(),
-            result: shape.first(),
-            bytes: i.size() + i.operands.iter().filter_map(|id| sizes.get(id)).sum::<u64>(),
-            times,
-            cycles: number(&config, "estimated_cycles").filter(|n| *n < i64::MAX as u64),
-            op_name: meta.op_name,
-            source_file: meta.source_file,
-            source_line: meta.source_line,
-            config,
-        });
+        self.depth += 1;
+        const NO_WORK: [&str; 5] = ["parameter", "constant", "tuple", "get-tuple-element", "bitcast"];
+        let sizes: HashMap<i64, u64> = c.instructions.iter().map(|i| (i.id, i.size())).collect();
+        for i in c.instructions.iter().filter(|i| !NO_WORK.contains(&i.opcode.as_str())) {
+            let called: Vec<&'a Computation> = i.called.iter().filter_map(|id| self.by_id.get(id).copied()).collect();
+            match i.opcode.as_str() {
+                "while" => {
+                    if let &[body, condition] = called.as_slice() {
+                        let turns = trips(c, known, i, condition, body);
+                        let (count, known) = turns.map_or((1.0, vec![]), |t| (t.count, t.known));
+                        self.through(body, &known, times * count);
+                    }
+                    continue;
+                }
+                "call" | "conditional" | "async-start" => {
+                    called.iter().for_each(|inner| self.through(inner, &[], times));
+                    continue;
+                }
+                _ => {}
+            }
+            let config = String::from_utf8_lossy(&i.config).into_owned();
+            let meta = i.metadata.clone().unwrap_or_default();
+            let shape = i.shape.clone().unwrap_or_default();
+            self.found.push(Instruction {
+                name: i.name.clone(),
+                opcode: i.opcode.clone(),
+                result: shape.first(),
+                bytes: i.size() + i.operands.iter().filter_map(|id| sizes.get(id)).sum::<u64>(),
+                times,
+                cycles: number(&config, "estimated_cycles").filter(|n| *n < i64::MAX as u64),
+                op_name: meta.op_name,
+                source_file: meta.source_file,
+                source_line: meta.source_line,
+                config,
+            });
+        }
+        self.depth -= 1;
     }
 }
 
@@ -109,31 +130,62 @@ struct Module {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Computation {
+pub(crate) struct Computation {
     #[prost(message, repeated, tag = "2")]
-    instructions: Vec<RawInstruction>,
+    pub(crate) instructions: Vec<RawInstruction>,
     #[prost(int64, tag = "5")]
-    id: i64,
+    pub(crate) id: i64,
+    #[prost(int64, tag = "6")]
+    pub(crate) root: i64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct RawInstruction {
+pub(crate) struct RawInstruction {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(string, tag = "2")]
-    opcode: String,
+    pub(crate) opcode: String,
     #[prost(message, optional, tag = "3")]
     shape: Option<Shape>,
     #[prost(message, optional, tag = "7")]
     metadata: Option<Metadata>,
+    #[prost(message, optional, tag = "8")]
+    pub(crate) literal: Option<Literal>,
+    #[prost(int64, tag = "13")]
+    pub(crate) tuple_index: i64,
     #[prost(int64, tag = "35")]
-    id: i64,
+    pub(crate) id: i64,
     #[prost(int64, repeated, tag = "36")]
-    operands: Vec<i64>,
+    pub(crate) operands: Vec<i64>,
     #[prost(int64, repeated, tag = "38")]
     called: Vec<i64>,
     #[prost(bytes = "vec", tag = "43")]
     config: Vec<u8>,
+    #[prost(string, tag = "63")]
+    pub(crate) comparison: String,
+}
+
+/// A constant; its integers only.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Literal {
+    #[prost(int32, repeated, tag = "4")]
+    s32: Vec<i32>,
+    #[prost(int64, repeated, tag = "5")]
+    s64: Vec<i64>,
+    #[prost(uint32, repeated, tag = "6")]
+    u32: Vec<u32>,
+}
+
+impl Literal {
+    /// The one it holds.
+    pub(crate) fn number(&self) -> Option<i64> {
+        match (self.s32.as_slice(), self.s64.as_slice(), self.u32.as_slice()) {
+            (&[n], [], []) => Some(n.into()),
+            ([], &[n], []) => Some(n),
+            ([], [], &[n]) => Some(n.into()),
+            _ => None,
+        }
+    }
 }
 
 impl RawInstruction {
@@ -224,18 +276,61 @@ mod tests {
         }
     }
 
+    fn value(id: i64, opcode: &str, operands: &[i64]) -> RawInstruction {
+        RawInstruction { id, operands: operands.to_vec(), ..instruction("", opcode, "", &[]) }
+    }
+
+    fn constant(id: i64, n: i32) -> RawInstruction {
+        RawInstruction { literal: Some(Literal { s32: vec![n], ..Literal::default() }), ..value(id, "constant", &[]) }
+    }
+
+    fn element(id: i64, k: i64) -> RawInstruction {
+        RawInstruction { tuple_index: k, ..value(id, "get-tuple-element", &[1]) }
+    }
+
+    /// A loop's test, its counter being element 0 and its bound element 1.
+    fn test(id: i64) -> Computation {
+        let compare = RawInstruction { comparison: "LT".into(), ..value(4, "compare", &[2, 3]) };
+        Computation {
+            id,
+            root: 4,
+            instructions: vec![value(1, "parameter", &[]), element(2, 0), element(3, 1), compare],
+        }
+    }
+
+    /// A loop's body that moves the counter by `step`, with more in it.
+    fn body(id: i64, step: i32, more: Vec<RawInstruction>) -> Computation {
+        let mut instructions = vec![
+            value(1, "parameter", &[]),
+            element(2, 0),
+            element(3, 1),
+            constant(4, step),
+            value(5, "add", &[2, 4]),
+            value(6, "tuple", &[5, 3]),
+        ];
+        instructions.extend(more);
+        Computation { id, root: 6, instructions }
+    }
+
+    fn looped(id: i64, init: i64, body: i64, test: i64) -> RawInstruction {
+        RawInstruction { called: vec![body, test], ..value(id, "while", &[init]) }
+    }
+
     #[test]
-    fn loops_count_their_trips() {
-        let body =
-            Computation { id: 2, instructions: vec![instruction("f", "fusion", r#"{"estimated_cycles":"70"}"#, &[3])] };
-        let loops = instruction("w", "while", r#"{"known_trip_count":{"n":"5"}}"#, &[2]);
-        let entry = Computation { id: 1, instructions: vec![instruction("p", "parameter", "", &[]), loops] };
-        let module = Module { computations: vec![body, entry], entry: 1 };
+    fn loops_count_their_trips_and_those_of_inner_loops_up_to_the_counter_their_mean() {
+        let fusion = |name: &str| instruction(name, "fusion", r#"{"estimated_cycles":"70"}"#, &[9]);
+        let inner = body(2, 1, vec![fusion("inner")]);
+        let up_to = vec![constant(10, 0), value(11, "copy", &[2]), value(12, "tuple", &[10, 11]), looped(13, 12, 2, 3)];
+        let outer = body(4, 1, [up_to, vec![fusion("outer")]].concat());
+        let all = vec![constant(1, 0), constant(2, 5), value(3, "tuple", &[1, 2]), looped(4, 3, 4, 5)];
+        let entry = Computation { id: 1, root: 4, instructions: all };
+        let module = Module { computations: vec![inner, test(3), outer, test(5), entry], entry: 1 };
         let code = ModuleWithConfig { module: Some(module) }.encode_to_vec();
         let found = instructions("hlo_with_config", &code).unwrap();
-        assert_eq!(found.len(), 1);
-        assert_eq!((found[0].times, found[0].cycles, found[0].bytes), (5, Some(70), 2048));
-        assert_eq!(found[0].result, "bf16[8,128]");
+        let times = |name: &str| found.iter().find(|i| i.name == name).unwrap().times;
+        assert_eq!((times("outer"), times("inner")), (5.0, 10.0));
+        let one = found.iter().find(|i| i.name == "inner").unwrap();
+        assert_eq!((one.cycles, one.bytes, one.result.as_str()), (Some(70), 2048, "bf16[8,128]"));
     }
 
     #[test]

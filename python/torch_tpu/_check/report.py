@@ -25,7 +25,8 @@ class Instruction:
     name: str
     opcode: str
     result: str
-    times: int
+    times: float
+    """In one run of the program; of a loop whose length another loop sets, the mean."""
     seconds: float
     """Of all its runs in one run of the program."""
     op: str = ""
@@ -110,8 +111,8 @@ def report(
     r.temporary_bytes, r.peak_memory_bytes = memory["temporaries"], memory["peak"]
     r.optimized_hlo, r.executable = answer.get("optimized", b""), answer.get("executable", b"")
     found = origin(text, starts)
+    r.estimated_cycles = round(sum((i["cycles"] or 0) * i["times"] for i in answer["instructions"]))
     for i in answer["instructions"]:
-        r.estimated_cycles += (i["cycles"] or 0) * i["times"]
         op, line = found(i["line"])
         r.instructions.append(
             Instruction(i["name"], i["opcode"], i["result"], i["times"], seconds(i, chip) * i["times"], op, line)
