@@ -1,5 +1,5 @@
-"""Two layers shaped as those of Qwen3-8B, their training step, in PyTorch and in JAX. The same maths: bfloat16, norms and
-the softmax in float32, a loss that sums the output, the gradients of all parameters.
+"""The training step of two layers shaped as those of Qwen3-8B, in PyTorch and in JAX. The same maths: bfloat16, norms
+and the softmax in float32, a loss that sums the output, the gradients of all parameters.
 """
 
 import os

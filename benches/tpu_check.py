@@ -7,6 +7,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
+import qwen3
 import torch
 from models import GPT, mlp
 from torch import nn
@@ -48,14 +49,6 @@ def smollm2(tokens: int):
     return model, (torch.zeros(1, tokens, dtype=torch.long),), False
 
 
-def qwen3():
-    config, transformers = transformer(
-        "Qwen3", vocab_size=151936, hidden_size=4096, num_hidden_layers=2, num_attention_heads=32,
-        num_key_value_heads=8, head_dim=128, intermediate_size=12288)  # fmt: skip
-    tokens = torch.zeros(1, 4096, dtype=torch.long)
-    return Loss(transformers.Qwen3ForCausalLM(config).to(torch.bfloat16)), (tokens, tokens), True
-
-
 def gpt():
     return Loss(GPT()), (torch.zeros(8, 128, dtype=torch.long),) * 2, True
 
@@ -69,7 +62,8 @@ CASES: dict[str, tuple[str, Callable]] = {
     "prefill": ("SmolLM2-135M, 512 tokens, bfloat16", lambda: smollm2(512)),
     "mnist": ("MLP 784-512-512-10, batch 128, training", mnist),
     "gpt": ("GPT 4 × 256, 8 × 128 tokens, training", gpt),
-    "qwen3": ("two layers of Qwen3-8B, 1 × 4096 tokens, bfloat16, training", qwen3),
+    "qwen3": ("two layers of Qwen3-8B, 1 × 4096 tokens, bfloat16, training", lambda: (*qwen3.ours(), True)),
+    "jax": ("the same in JAX", lambda: (qwen3.theirs(), (), False)),
 }
 
 
@@ -80,6 +74,7 @@ def main() -> None:
     options = parser.parse_args()
     print("| program | chip | GFLOP | GB accessed | peak GB | million cycles | predicted ms | MFU |")
     print("|---|---|---:|---:|---:|---:|---:|---:|")
+    cycles = {}
     for name in options.names or CASES:
         title, make = CASES[name]
         with torch.device("meta"):
@@ -94,8 +89,14 @@ def main() -> None:
                 f"{r.estimated_cycles / 1e6:.2f}", f"{r.predicted_seconds * 1e3:.3f}", f"{r.predicted_mfu:.0%}",
             )  # fmt: skip
             print(f"| {title} | {topology} |", " | ".join(figures), "|", flush=True)
+            cycles[name, topology] = r.estimated_cycles, r.peak_memory_bytes
             for hint in r.hints:
                 print(f"  {topology}: {hint}", file=sys.stderr)
+    for topology in options.topologies.split(","):
+        if {("qwen3", topology), ("jax", topology)} <= cycles.keys():
+            ours, theirs = cycles["qwen3", topology], cycles["jax", topology]
+            of_cycles, of_memory = (a / b for a, b in zip(ours, theirs))
+            print(f"{topology}, ours / JAX: {of_cycles:.2f} × the cycles, {of_memory:.2f} × the peak memory")
 
 
 if __name__ == "__main__":
