@@ -10,14 +10,12 @@ is `tpu.json`: the examples, and for each topology what was said about those tha
 
 import argparse
 import hashlib
-import importlib.util
 import json
 import os
 import re
-import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -26,40 +24,9 @@ RESULT = HERE / "tpu.json"
 KNOWN = ROOT / "target/tpu-programs.json"
 TOPOLOGIES = ("v5e:1x1", "v6e:1x1", "tpu7x:2x2x1")
 BATCH = 32
-ENVIRONMENT = {  # otherwise libtpu waits minutes for a metadata server
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_ACCELERATOR_TYPE": "v6e-1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_WORKER_ID": "0",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
 MAIN = re.compile(r"func\.func public @main\((.*?)\) -> \((.*?)\) \{\n", re.S)
 
-
-class Compiler:
-    """A child process for one topology, started again when a program takes it down."""
-
-    def __init__(self, binary: Path, plugin: str, topology: str):
-        self.command, self.child = [str(binary), plugin, topology], None
-        self.file = Path(tempfile.mkdtemp()) / "program.mlir"
-
-    def __call__(self, text: str) -> str | None:
-        """None if it compiles, else why not."""
-        self.file.write_text(text)
-        if self.child is None:
-            self.child = subprocess.Popen(
-                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                env={**os.environ, **ENVIRONMENT})  # fmt: skip
-        try:
-            self.child.stdin.write(f"{self.file}\n")
-            self.child.stdin.flush()
-            answer = self.child.stdout.readline().strip()
-        except BrokenPipeError:
-            answer = ""
-        if not answer:
-            code, self.child = self.child.wait(), None
-            return f"the compiler died ({code})"
-        return None if answer.startswith("ok") else answer.removeprefix("error ")
+Compile = Callable[[str], str | None]  # None if the program compiles, else why not
 
 
 def together(programs: list[str]) -> str:
@@ -102,7 +69,7 @@ def split(text: str) -> list[str]:
     return [re.sub(r"\s*\{.*\}", "", p).strip() for p in parts]
 
 
-def failures(compile_one: Compiler, programs: list[tuple[str, str]]) -> dict[str, str]:
+def failures(compile_one: Compile, programs: list[tuple[str, str]]) -> dict[str, str]:
     """Of these (name, program), those that do not compile, with the compiler's words."""
     if not programs:
         return {}
@@ -139,12 +106,6 @@ def programs(match: str) -> list[tuple[str, str]]:
     return found
 
 
-def compiler_binary() -> Path:
-    build = ["cargo", "build", "-q", "--release", "-p", "tpu-pjrt", "--example", "compile_for", "--message-format=json"]
-    lines = subprocess.run(build, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
-    return next(Path(m["executable"]) for m in map(json.loads, lines) if m.get("executable"))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--match", default="", help="a regular expression that the op's name must match")
@@ -152,20 +113,25 @@ def main() -> int:
     parser.add_argument("--libtpu", help="the library; that of the installed package by default")
     parser.add_argument("--out", type=Path, default=RESULT, help="where the result is kept")
     options = parser.parse_args()
-    package = importlib.util.find_spec("libtpu")
-    library = options.libtpu or (package and str(Path(package.origin).with_name("libtpu.so")))
-    if not library:
-        print("libtpu is not installed (pip install libtpu): nothing was compiled for a TPU")
-        return 0
-    if not Path(library).is_file():
-        parser.error(f"{library} is no libtpu.so")
+    if options.libtpu:
+        os.environ["TORCH_TPU_CHECK_LIBRARY"] = options.libtpu
     todo = programs(options.match)
+    from torch_tpu._check.compiler import CheckError, Compiler
+
     result = {"examples": sorted(name for name, _ in todo), "failed": {}}
     known = json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
     names = {name: hashlib.sha256(text.encode()).hexdigest()[:20] for name, text in todo}
     for topology in options.topologies.split(","):
         start, met = time.monotonic(), known.setdefault(topology, {})
-        compile_one = Compiler(compiler_binary(), library, topology)
+        try:
+            compiler = Compiler(topology)
+        except CheckError as error:
+            print(f"nothing was compiled for a TPU: {error}")
+            return 0
+
+        def compile_one(text: str, compiler: Compiler = compiler) -> str | None:
+            return compiler.compile(text).get("error")
+
         new = list({names[name]: text for name, text in todo if names[name] not in met}.items())
         for k in range(0, len(new), BATCH):
             failed = failures(compile_one, new[k : k + BATCH])
@@ -173,6 +139,7 @@ def main() -> int:
             KNOWN.write_text(json.dumps(known))
             if sys.stderr.isatty():
                 print(f"\r{topology} {k}/{len(new)} ", end="", file=sys.stderr)
+        compiler.close()
         failed = {name: met[names[name]] for name, _ in todo if met[names[name]]}
         result["failed"][topology] = failed
         seconds = time.monotonic() - start
