@@ -10,6 +10,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch_tpu import aot
 from torch_tpu._check.compiler import Compiler
 
@@ -48,6 +49,26 @@ def test_what_moves_memory_is_near_the_bandwidth():
     )
     assert r.bytes_accessed == 3 * 8192**2 * 4
     assert 0.7 <= r.bytes_accessed / r.predicted_seconds / 1640e9 <= 1.0
+
+
+def test_the_parts_add_up_to_what_the_compiler_counts(product):
+    for r in product.values():
+        assert sum(i.flops for i in r.instructions) == pytest.approx(r.flops, rel=0.01)
+
+
+def test_what_a_loop_does_counts_as_often_as_it_turns():
+    heads, length, width = 16, 2048, 128  # several tiles of queries and keys: a loop in a loop
+
+    def attention(q, k, v, causal=False):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    given = [meta(1, heads, length, width) for _ in "qkv"]
+    whole = aot.compile(attention, given, topology=TOPOLOGY)
+    half = aot.compile(attention, given, {"causal": True}, topology=TOPOLOGY)
+    assert "stablehlo.while" in whole.stablehlo
+    assert whole.flops == pytest.approx(4 * heads * length**2 * width, rel=0.05)
+    assert 0.5 < half.flops / whole.flops < 0.65  # the tiles on the diagonal are computed in full
+    assert 0.4 < half.predicted_seconds / whole.predicted_seconds < 0.9
 
 
 def test_more_work_takes_longer(product):

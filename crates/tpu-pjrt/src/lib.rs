@@ -25,6 +25,7 @@ mod topology;
 mod transfer;
 mod trips;
 mod value;
+mod work;
 
 pub use buffer::{Buffer, HostSemantics};
 pub use client::Client;

@@ -7,6 +7,7 @@ use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::trips::{Known, trips};
+use crate::work::{self, Convolution, Window};
 
 /// An instruction that runs by itself: of the entry computation, or of a loop or call that it makes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,8 +18,10 @@ pub struct Instruction {
     pub opcode: String,
     /// `f32[8,128]`; of several results the first.
     pub result: String,
-    /// Bytes of its operands and results, without padding; of a large operand that it reads only a part of, all.
+    /// Bytes that it reads and writes, without padding.
     pub bytes: u64,
+    /// Operations of its matrix products, in one run.
+    pub flops: f64,
     /// How often it runs in one run of the program; the mean, where that depends on a loop around its own. Loops whose
     /// length only the run shows count once.
     pub times: f64,
@@ -69,7 +72,6 @@ impl<'a> Walk<'a> {
         }
         self.depth += 1;
         const NO_WORK: [&str; 5] = ["parameter", "constant", "tuple", "get-tuple-element", "bitcast"];
-        let sizes: HashMap<i64, u64> = c.instructions.iter().map(|i| (i.id, i.size())).collect();
         for i in c.instructions.iter().filter(|i| !NO_WORK.contains(&i.opcode.as_str())) {
             let called: Vec<&'a Computation> = i.called.iter().filter_map(|id| self.by_id.get(id).copied()).collect();
             match i.opcode.as_str() {
@@ -94,7 +96,8 @@ impl<'a> Walk<'a> {
                 name: i.name.clone(),
                 opcode: i.opcode.clone(),
                 result: shape.first(),
-                bytes: i.size() + i.operands.iter().filter_map(|id| sizes.get(id)).sum::<u64>(),
+                bytes: work::bytes(c, i, &self.by_id),
+                flops: work::flops(c, i, &self.by_id, DEPTH),
                 times,
                 cycles: number(&config, "estimated_cycles").filter(|n| *n < i64::MAX as u64),
                 op_name: meta.op_name,
@@ -146,19 +149,25 @@ pub(crate) struct RawInstruction {
     #[prost(string, tag = "2")]
     pub(crate) opcode: String,
     #[prost(message, optional, tag = "3")]
-    shape: Option<Shape>,
+    pub(crate) shape: Option<Shape>,
     #[prost(message, optional, tag = "7")]
     metadata: Option<Metadata>,
     #[prost(message, optional, tag = "8")]
     pub(crate) literal: Option<Literal>,
+    #[prost(int64, tag = "9")]
+    pub(crate) parameter: i64,
     #[prost(int64, tag = "13")]
     pub(crate) tuple_index: i64,
+    #[prost(message, optional, tag = "15")]
+    pub(crate) window: Option<Window>,
+    #[prost(message, optional, tag = "16")]
+    pub(crate) convolution: Option<Convolution>,
     #[prost(int64, tag = "35")]
     pub(crate) id: i64,
     #[prost(int64, repeated, tag = "36")]
     pub(crate) operands: Vec<i64>,
     #[prost(int64, repeated, tag = "38")]
-    called: Vec<i64>,
+    pub(crate) called: Vec<i64>,
     #[prost(bytes = "vec", tag = "43")]
     config: Vec<u8>,
     #[prost(string, tag = "63")]
@@ -189,7 +198,7 @@ impl Literal {
 }
 
 impl RawInstruction {
-    fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         self.shape.as_ref().map_or(0, Shape::bytes)
     }
 }
@@ -205,11 +214,11 @@ struct Metadata {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Shape {
+pub(crate) struct Shape {
     #[prost(int32, tag = "2")]
     element: i32,
     #[prost(int64, repeated, tag = "3")]
-    dims: Vec<i64>,
+    pub(crate) dims: Vec<i64>,
     #[prost(message, repeated, tag = "4")]
     parts: Vec<Shape>,
 }

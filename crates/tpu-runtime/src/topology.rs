@@ -94,7 +94,7 @@ fn compile(program: &Path, options: &CompileOptions, executable: Option<&Path>, 
         .into_iter()
         .map(|i| {
             json!({
-                "name": i.name, "opcode": i.opcode, "result": i.result, "bytes": i.bytes, "times": i.times,
+                "name": i.name, "opcode": i.opcode, "result": i.result, "bytes": i.bytes, "flops": i.flops, "times": i.times,
                 "cycles": i.cycles, "op": i.op_name, "file": i.source_file, "line": i.source_line,
             })
         })

@@ -29,6 +29,8 @@ class Instruction:
     """In one run of the program; of a loop whose length another loop sets, the mean."""
     seconds: float
     """Of all its runs in one run of the program."""
+    flops: float = 0.0
+    """Of its matrix products, in all its runs."""
     op: str = ""
     """The ATen op that it comes from (the last of them, for a fusion)."""
     line: str = ""
@@ -114,9 +116,11 @@ def report(
     r.estimated_cycles = round(sum((i["cycles"] or 0) * i["times"] for i in answer["instructions"]))
     for i in answer["instructions"]:
         op, line = found(i["line"])
-        r.instructions.append(
-            Instruction(i["name"], i["opcode"], i["result"], i["times"], seconds(i, chip) * i["times"], op, line)
-        )
+        # the compiler's counts take what is in a loop once
+        r.flops += (i["times"] - 1) * i["flops"]
+        r.bytes_accessed += (i["times"] - 1) * i["bytes"]
+        took, flops = seconds(i, chip) * i["times"], i["flops"] * i["times"]
+        r.instructions.append(Instruction(i["name"], i["opcode"], i["result"], i["times"], took, flops, op, line))
     r.instructions.sort(key=lambda i: -i.seconds)
     r.predicted_seconds = sum(i.seconds for i in r.instructions)
     r.hints = hints(r)
