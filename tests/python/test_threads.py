@@ -285,3 +285,18 @@ def test_the_interpreter_ends_quickly_and_silently(run_python, tmp_path, work):
     took = time.time() - float(done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
     assert took < (3 if "slow()" not in work else 8)
+
+
+def test_a_forked_child_reads_memory_figures_and_has_none(run_python):
+    done = run_python("""
+import os, signal, torch
+x = torch.ones(4, device="tpu")
+assert torch.tpu.memory_allocated() >= 16
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    torch.tpu.reset_peak_memory_stats()
+    os._exit(torch.tpu.memory_allocated() + torch.tpu.max_memory_allocated())
+print(os.waitpid(child, 0)[1])
+""")
+    assert done.stdout.strip() == "0", done.stdout + done.stderr

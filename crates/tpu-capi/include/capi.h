@@ -161,8 +161,9 @@ int32_t tpu_graph_finish(TpuGraph* graph, const TpuTensor* stands, uint32_t n, c
 int32_t tpu_graph_call(TpuGraph* graph, const TpuTensor* inputs, uint32_t n, const int64_t* seed_and_offset,
                        TpuResult* result);
 // Programs that leave the process. Export ends recording: the program as JSON, valid until this thread's next text; null on
-// failure. With `body` it ends a recording inside another: the name by which ops of control flow know it there. Load makes a new graph run such a program, through its executable or (n = 0) compiled anew. Compile gives an
-// executable's bytes, valid until this thread's next; null on failure, TPU_E_NOT_IMPLEMENTED where the plugin writes none.
+// failure. With `body` it ends a recording inside another: the name by which ops of control flow know it there. Load makes
+// a new graph run such a program, through its executable or (n = 0) compiled anew. Compile gives an executable's bytes,
+// valid until this thread's next; null on failure, TPU_E_NOT_IMPLEMENTED where the plugin writes none.
 const char* tpu_graph_export(const TpuTensor* stands, uint32_t n, const TpuTensor* outs, uint32_t n_outs,
                              uint64_t offset_before, uint64_t offset_after, int32_t body);
 int32_t tpu_graph_load(TpuGraph* graph, const char* program, const char* executable, size_t n);

@@ -172,11 +172,16 @@ pub unsafe extern "C" fn tpu_event_free(event: *mut TpuEvent) {
     }
 }
 
+/// The device of this process; a forked child has none, and the parent's threads, which the figures wait for, are not in it.
+fn own() -> Option<&'static Device> {
+    DEVICE.get().filter(|_| !forked())
+}
+
 /// # Safety
 /// `out` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tpu_memory_stats(out: *mut TpuMemoryStats) {
-    let s = DEVICE.get().map(Device::memory_stats).unwrap_or_default();
+    let s = own().map(Device::memory_stats).unwrap_or_default();
     let stats = TpuMemoryStats {
         current: s.current,
         peak: s.peak,
@@ -194,14 +199,14 @@ pub unsafe extern "C" fn tpu_memory_stats(out: *mut TpuMemoryStats) {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn tpu_memory_reset_peak() {
-    if let Some(d) = DEVICE.get() {
+    if let Some(d) = own() {
         d.reset_peak();
     }
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn tpu_memory_reset_accumulated() {
-    if let Some(d) = DEVICE.get() {
+    if let Some(d) = own() {
         d.reset_accumulated();
     }
 }
