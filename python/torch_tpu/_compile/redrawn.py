@@ -12,7 +12,7 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from torch_tpu._compile.pieces import DevicePiece, Values
+from torch_tpu._compile.pieces import DevicePiece, Values, stored
 from torch_tpu._compile.schedule import AGAIN, SAVE
 
 
@@ -83,7 +83,7 @@ class RedrawnPiece(DevicePiece):
     def _outs(self, values: Values) -> list[torch.Tensor]:
         given = [values[node] for node in self.gives]
         self.saved[self.key] = {k: value for k, value in enumerate(given) if isinstance(value, int)}
-        return [value.resolve_conj().resolve_neg() for value in given if not isinstance(value, int)]
+        return [stored(value) for value in given if not isinstance(value, int)]
 
 
 def _drawn(args: Sequence[Any], kwargs: dict[str, Any], values: Values) -> Any:
