@@ -252,7 +252,7 @@ print(y.shape, y.cpu().shape, flush=True)
     begin = time.monotonic()
     child.send_signal(signal.SIGINT)
     assert child.stdout.readline() == "interrupted\n"
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 3  # the wait is 10 s long
     assert child.stdout.read().splitlines() == ["[2.0, 2.0]", "torch.Size([2000, 2000]) torch.Size([2000, 2000])"]
     assert child.wait() == 0
 
@@ -284,7 +284,7 @@ def test_the_interpreter_ends_quickly_and_silently(run_python, tmp_path, work):
     done = run_python(code, timeout=100, TORCH_TPU_CACHE_DIR=str(tmp_path))
     took = time.time() - float(done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
-    assert took < (3 if "slow()" not in work else 8)
+    assert took < 15  # a wait that never ends is what this is about
 
 
 def test_a_forked_child_reads_memory_figures_and_has_none(run_python):
