@@ -50,6 +50,9 @@ pub(crate) static DEFS: &[OpDef] = &[
     ]),
 ];
 
+/// So many reflections at most are applied one after the other, which errs less than all at once.
+const FEW: i64 = 8;
+
 /// Q = H₁·H₂·…, Hₖ = I − τₖ·vₖ·vₖʰ, with vₖ below the diagonal of column k (its ones are not stored) and R above.
 pub(super) struct Reflections<'b> {
     /// (batch, rows, columns).
@@ -97,7 +100,15 @@ impl<'b> Reflections<'b> {
             return c;
         }
         let v = rows(v).gt(cols(v)).select(v, eye_like(v));
-        reflected(v, self.tau, c, adjoint)
+        let k = self.tau.dim(2);
+        if k > FEW {
+            return reflected(v, self.tau, c, adjoint);
+        }
+        (0..k).fold(c, |c, i| {
+            let j = if adjoint { i } else { k - 1 - i };
+            let (v, tau) = (v.slice_dim(2, j, j + 1), self.tau.slice_dim(2, j, j + 1));
+            c - mm(v, if adjoint { tau.conj() } else { tau } * mm(h(v), c))
+        })
     }
 }
 
