@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -90,13 +89,13 @@ def test_explain_tells_lines_divisions_and_sizes():
     assert f"on the host: {op} {line}" in str(what)
 
     torch._dynamo.reset()
-    rows, order = compiled(lambda x: x.sin().sum(), dynamic=True), compiled(lambda x: x.sort().values, dynamic=True)
+    rows, order = compiled(lambda x: x.sin().sum(), dynamic=True), compiled(lambda x: x.roll(1), dynamic=True)
     with torch.tpu.explain() as what:
         for n in (5, 7, 9):
             rows(data(n)), order(data(n))
     sized, exact = what.graphs
     assert [list(room.values()) for room in sized["rooms"]] == [[(7, 8)], [(9, 16)]] and not sized["exact"]
-    assert not exact["rooms"] and "sort" in exact["exact"][0] and exact["exact"][0] in str(what)
+    assert not exact["rooms"] and "roll" in exact["exact"][0] and exact["exact"][0] in str(what)
 
 
 def test_plain_compile_takes_device_graphs_and_leaves_the_cpu_to_inductor(monkeypatch):
@@ -393,97 +392,6 @@ def test_sizes_that_depend_on_data():
         agree(lambda x: x * x.sum().item(), x, fullgraph=True)
 
 
-def test_dynamic_sizes_are_right_and_trace_once():
-    counter = CompileCounterWithBackend("tpu")
-
-    def f(x):
-        return (F.softmax(x, -1) @ x.t()).sum(0) + x.shape[0]
-
-    run = torch.compile(f, backend=counter, dynamic=True)
-    for n in range(2, 12):
-        x = data(n, 7)
-        close(run(x), f(x), rtol=1e-4, atol=1e-5)
-    assert counter.frame_count == 1
-
-
-NET = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4))
-IN_ROOMS = {
-    "pointwise": (lambda x: x.sin() * x.shape[0] + 1, (7,)),
-    "reductions": (lambda x: x.mean(0) + x.sum() + x.amax(0) - x.amin(), (7,)),
-    "softmax and variance along it": (lambda x: F.softmax(x, 0) * x.var(0), (7,)),
-    "contracted": (lambda x: x.t() @ (F.softmax(x, -1) @ x.t()).sum(0), (7,)),
-    "the last": (lambda x: x[-1] + x[1:].sum(0), (7,)),
-    "network": (lambda x: NET.to("tpu")(x), (8,)),
-}
-
-
-@pytest.mark.parametrize("name", IN_ROOMS)
-def test_sizes_share_plans(name):
-    f, rest = IN_ROOMS[name]
-    run, plans = compiled(f, dynamic=True), 0
-    for n in (2, 3, 5, 8, 13, 31, 64, 100, 200, 257, 511, 512):
-        x = data(n, *rest)
-        x.cpu()
-        torch.tpu.synchronize()
-        before = torch.tpu.compile_count()
-        got = run(x)
-        got.cpu()
-        torch.tpu.synchronize()
-        plans += torch.tpu.compile_count() - before
-        close(got, f(x), rtol=1e-3, atol=1e-4)
-    assert plans <= 9
-
-
-ALONG_IT = {
-    "flip": lambda x: x.flip(0) + 1,
-    "pad": lambda x: F.pad(x, (0, 0, 2, 1)),
-    "other dtype": lambda x: x.view(torch.int32) + 1,
-    "norm over all": lambda x: F.layer_norm(x, x.shape),
-    "roll": lambda x: x.roll(1, 0),
-    "from its end": lambda x: x[-2:] * 2,
-    "sorted": lambda x: x.sort(0)[0],
-    "joined": lambda x: torch.cat((x, x + 1)),
-}
-
-
-@pytest.mark.parametrize("name", ALONG_IT)
-def test_what_mixes_places_is_right_at_every_size(name):
-    run = compiled(ALONG_IT[name])
-    for n in (3, 5, 6, 13):
-        x = data(n, 8)
-        torch._dynamo.mark_dynamic(x, 0)
-        close(run(x), ALONG_IT[name](x), rtol=1e-4, atol=1e-5)
-
-
-def test_inputs_that_lie_elsewhere_in_memory():
-    run = compiled(lambda x: x.sum(0) * x.shape[0], dynamic=True)
-    large = data(40, 8)
-    for x in (data(5, 8), large[:6], large[:7], large[3:8], data(8, 7).t(), (large * 2)[:5]):
-        close(run(x), x.sum(0) * x.shape[0], rtol=1e-4, atol=1e-5)
-
-
-def test_gradients_of_dynamic_sizes():
-    net = NET.to("tpu")
-    run = compiled(lambda x, t: F.cross_entropy(net(x), t), dynamic=True)
-    for n in (2, 3, 7, 20, 33):
-        x, t = data(n, 8), torch.arange(n, device="tpu") % 4
-        net.zero_grad()
-        run(x, t).backward()
-        got = [p.grad.clone() for p in net.parameters()]
-        net.zero_grad()
-        F.cross_entropy(net(x), t).backward()
-        for g, p in zip(got, net.parameters()):
-            close(g, p.grad, rtol=1e-3, atol=1e-5)
-
-
-def test_attention_with_dynamic_sizes():
-    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0).to("tpu")
-    run = compiled(layer, dynamic=True)
-    for shape in ((2, 6, 16), (3, 7, 16), (5, 4, 16)):
-        x = data(*shape)
-        close(run(x), layer(x), rtol=1e-3, atol=1e-4)
-
-
 def test_a_mistake_inside_a_graph_leaves_the_process_whole():
     run = compiled(lambda x, i: x[i] + 1)
     x = data(4)
@@ -511,16 +419,6 @@ def test_another_process_compiles_nothing_and_ends_in_peace(tmp_path):
     done = [subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True) for _ in range(2)]
     assert [d.returncode for d in done] == [0, 0], [d.stderr[-2000:] for d in done]
     assert int(done[0].stdout) > 0 and int(done[1].stdout) == 0
-
-
-@pytest.mark.parametrize("dynamic", [True, False])
-def test_results_that_are_views_of_an_input_at_several_sizes(dynamic):
-    run = compiled(lambda x: torch.hsplit(x, 2), dynamic=dynamic)
-    for n in (4, 6, 10):
-        x = torch.arange(5.0 * n * 3).reshape(5, n, 3)
-        for got, want in zip(run(x.to("tpu")), torch.hsplit(x, 2)):
-            torch.testing.assert_close(got.cpu(), want)
-            assert got.stride() == want.stride() and got.storage_offset() == want.storage_offset()
 
 
 def test_a_gradient_that_is_all_zeros():

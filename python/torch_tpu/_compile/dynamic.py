@@ -12,8 +12,8 @@ from torch.fx import Node
 
 from torch_tpu import _C
 from torch_tpu._compile.pieces import DevicePiece, begin, recording, stored
-from torch_tpu._compile.room_rules import run
-from torch_tpu._compile.rooms import Rooms, Roomy, room, symbols_of
+from torch_tpu._compile.pieces import run as run_exactly
+from torch_tpu._compile.rooms import BY_NAME, Rooms, Roomy, number_of, room, run, symbols_of
 
 
 @dataclass
@@ -22,8 +22,22 @@ class Room:
 
     graph: _C.Graph
     shapes: list[list[int] | None]  # of the inputs with dynamic sizes
-    sizes: Callable[..., Sequence[tuple[int, ...]]] = tuple  # of the results, from the true sizes
+    sizes: Callable[..., Sequence[Any]] = tuple  # of what is made (or the number it is), from the true sizes
     last: Sequence[int] = ()  # the true sizes of the last call
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a size is found: input k, or its dimension d, is ``factor`` times the size plus ``offset``."""
+
+    k: int
+    d: int | None
+    factor: int = 1
+    offset: int = 0
+
+    def read(self, args: Sequence[Any]) -> int:
+        n = args[self.k] if self.d is None else args[self.k].shape[self.d]
+        return n if self.factor == 1 and not self.offset else (n - self.offset) // self.factor
 
 
 class DynamicPiece(DevicePiece):
@@ -36,28 +50,22 @@ class DynamicPiece(DevicePiece):
         self.reason = ""
         self.rooms: dict[tuple[int, ...], Room] = {}
         fakes = [node.meta.get("val") for node in takes]
-        found: dict[sympy.Symbol, tuple[int, int | None]] = {}
-        for k, fake in enumerate(fakes):
-            if isinstance(fake, torch.SymInt) and fake.node.expr.is_Symbol:
-                found.setdefault(fake.node.expr, (k, None))
-            elif isinstance(fake, torch.Tensor):
-                for d, size in enumerate(fake.shape):
-                    if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
-                        found.setdefault(size.node.expr, (k, d))
-        self.where = found
-        if unknown := set().union(*map(symbols_of, fakes)) - set(found):
+        self.where = _sources(fakes)
+        if unknown := set().union(*map(symbols_of, fakes)) - set(self.where):
             self.reason = f"nothing tells the size {', '.join(map(str, unknown))}"
         if any("val" not in node.meta for node in takes):
             self.reason = "nothing tells the shape of an input"
-        if any(_base(node) is not node and _base(node) in {*takes, *gives} for node in gives):
-            # AOTAutograd makes such a result anew from the other tensor, by the sizes and strides of this one
-            self.reason = "a result is a view of an input or of another result"
+        # A view of an input or of another result is made as eager makes it: AOTAutograd, which makes it anew from that
+        # other tensor, goes by its sizes and strides.
+        known = {*takes, *gives}
+        self.views = {node: chain for node in gives if (chain := _views(node)) and _base(chain[0]) in known}
+        self.made = [node for node in gives if node not in self.views]
         self.shapes = [fake.shape if isinstance(fake, torch.Tensor) else None for fake in fakes]
 
-    def __call__(self, args: list[Any]) -> Sequence[torch.Tensor]:
+    def __call__(self, args: list[Any]) -> Sequence[Any]:
         if self.reason:
             return super().__call__(args)
-        sizes = [args[k] if d is None else args[k].shape[d] for k, d in self.where.values()]
+        sizes = [source.read(args) for source in self.where.values()]
         key = tuple(map(room, sizes))
         found = self.rooms.get(key)
         if found is None:
@@ -77,45 +85,117 @@ class DynamicPiece(DevicePiece):
                 return super().__call__(args)
             results = found.graph(tensors)
             assert results is not None, "a graph was not kept"
-        for x, shape in zip(results, found.sizes(*sizes)):
-            if x.shape != shape:
-                x.set_(x.untyped_storage(), x.storage_offset(), shape, x.stride())
-        return results
+        shapes, rest = found.sizes(*sizes), iter(results)
+        made = [_sized(next(rest), shape) if isinstance(shape, tuple) else shape for shape in shapes]
+        return self._with_views(args, made) if self.views else made
 
     def report(self) -> list[dict[str, tuple[int, int]]]:
         """For each room the sizes of its last call and what it has place for, by symbol."""
         names = [str(symbol) for symbol in self.where]
         return [dict(zip(names, zip(room.last, key))) for key, room in self.rooms.items()]
 
+    def _with_views(self, args: Sequence[Any], made: Sequence[Any]) -> list[Any]:
+        values = {**dict(zip(self.takes, args)), **dict(zip(self.made, made))}
+        with torch.no_grad():
+            for chain in self.views.values():
+                for node in chain:
+                    if node not in values:
+                        values[node] = run_exactly(node, values)
+        return [values[node] for node in self.gives]
+
     def _record_room(self, into: Room, key: tuple[int, ...], tensors: list[torch.Tensor]) -> None:
         with recording(into.graph, tensors) as (stands, outs):
-            inputs, numbers = stands[: -len(key)], stands[-len(key) :]
+            inputs, numbers = stands[: len(stands) - len(key)], stands[len(stands) - len(key) :]
             rooms = Rooms(dict(zip(self.where, key)), dict(zip(self.where, numbers)))
             rest, values = iter(inputs), {}
             for node, shape in zip(self.takes, self.shapes):
-                fake = node.meta["val"]
                 if shape is None:
-                    values[node] = fake.node.expr if isinstance(fake, torch.SymInt) else fake
+                    values[node] = number_of(node.meta["val"])
                 else:
                     values[node] = Roomy(next(rest), rooms.dims(shape))
             for node in self.nodes:
                 begin(node)
                 values[node] = run(rooms, node, values)
-            given = [rooms.output(values[node]) for node in self.gives]
-            outs.extend(stored(x).contiguous() for x, _ in given)
-            into.sizes = sympy.lambdify(list(self.where), [tuple(sizes) for _, sizes in given], "math")
-            into.sizes(*key)  # an expression that Python cannot compute is found here
+            sizes = []
+            for value in map(values.__getitem__, self.made):
+                if isinstance(value, sympy.Expr):
+                    sizes.append(value)
+                    continue
+                x, shape = rooms.output(value)
+                outs.append(stored(x).contiguous())
+                sizes.append(tuple(shape))
+            into.sizes = sympy.lambdify(list(self.where), sizes, [BY_NAME, "math"])
+            self._try_views(into, key, outs)
+
+    def _try_views(self, into: Room, key: Sequence[int], outs: Sequence[torch.Tensor]) -> None:
+        """Fails where views of results are none at true sizes, or where Python cannot compute these sizes."""
+        within = [max(n - 1, 1) for n in key]
+        numbers = dict(zip(self.where, within))
+        metas, rest = [], iter(outs)
+        for shape in into.sizes(*within):
+            if isinstance(shape, tuple):
+                x = next(rest)
+                metas.append(torch.empty_strided(shape, x.stride(), dtype=x.dtype, device="meta"))
+            else:
+                metas.append(shape)
+        values = dict(zip(self.made, metas))
+        for node, shape in zip(self.takes, self.shapes):
+            fake = node.meta["val"]
+            if shape is None:
+                values[node] = int(fake.node.expr.subs(numbers)) if isinstance(fake, torch.SymInt) else fake
+        for chain in self.views.values():
+            if _base(chain[0]) not in self.takes:
+                for node in chain:
+                    values[node] = run_exactly(node, values)
+
+
+def _sources(fakes: Sequence[Any]) -> dict[sympy.Symbol, Source]:
+    """Which input tells each symbol, the plainest first."""
+    found: dict[sympy.Symbol, Source] = {}
+    sizes = [(k, None, fake) for k, fake in enumerate(fakes) if isinstance(fake, torch.SymInt)]
+    tensors = [(k, fake) for k, fake in enumerate(fakes) if isinstance(fake, torch.Tensor)]
+    sizes += [(k, d, n) for k, fake in tensors for d, n in enumerate(fake.shape) if isinstance(n, torch.SymInt)]
+    for k, d, size in sizes:
+        if size.node.expr.is_Symbol:
+            found.setdefault(size.node.expr, Source(k, d))
+    for k, d, size in sizes:
+        expr = size.node.expr
+        for symbol in expr.free_symbols - set(found):
+            line = sympy.Poly(expr, symbol).all_coeffs() if expr.is_polynomial(symbol) else []
+            if len(line) == 2 and all(c.is_Integer for c in line) and line[0]:
+                found[symbol] = Source(k, d, *map(int, line))
+    return found
+
+
+def _views(node: Node) -> list[Node]:
+    """The views that lead to the node from what it is a view of, in order."""
+    chain = []
+    while _viewed(node) is not None:
+        chain.insert(0, node)
+        node = _viewed(node)
+    return chain
+
+
+def _viewed(node: Node) -> Node | None:
+    """What the node's result is a view of; None if it is none."""
+    if not isinstance(node.target, torch._ops.OpOverload) or not node.args or not node.target._schema.arguments:
+        return None
+    alias, source = node.target._schema.arguments[0].alias_info, node.args[0]
+    return None if alias is None or alias.is_write or not isinstance(source, Node) else source
 
 
 def _base(node: Node) -> Node:
-    """What the node's result is a view of."""
-    while isinstance(node.target, torch._ops.OpOverload) and node.args and node.target._schema.arguments:
-        alias = node.target._schema.arguments[0].alias_info
-        source = node.args[0]
-        if alias is None or alias.is_write or not isinstance(source, Node):
-            break
+    """What the node is a view of in the end; itself if of nothing."""
+    while (source := _viewed(node)) is not None:
         node = source
     return node
+
+
+def _sized(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """x with its valid front alone, in the memory of its room."""
+    if x.shape != shape:
+        x.set_(x.untyped_storage(), x.storage_offset(), shape, x.stride())
+    return x
 
 
 def _is_dynamic(shape: Sequence[Any]) -> bool:
