@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from compiling import close, compiled
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -16,14 +17,6 @@ def fresh():
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
-
-
-def compiled(f, **options):
-    return torch.compile(f, backend="tpu", **options)
-
-
-def close(got, want, **tolerance):
-    torch.testing.assert_close(got.cpu(), want.cpu(), **tolerance)
 
 
 def agree(f, *args, **options):

@@ -252,7 +252,7 @@ print(y.shape, y.cpu().shape, flush=True)
     begin = time.monotonic()
     child.send_signal(signal.SIGINT)
     assert child.stdout.readline() == "interrupted\n"
-    assert time.monotonic() - begin < 3  # the wait is 10 s long
+    assert time.monotonic() - begin < 3  # the whole wait takes longer
     assert child.stdout.read().splitlines() == ["[2.0, 2.0]", "torch.Size([2000, 2000]) torch.Size([2000, 2000])"]
     assert child.wait() == 0
 

@@ -1,6 +1,6 @@
 """Tensors at their rooms, and what all rules use: true sizes, filling, laying out anew."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
@@ -193,8 +193,26 @@ class Rooms:
             order, count = order // true, count * part.room
         return self.picked(x, d, source, wanted)
 
+    def like(self, x: Any, dims: Sequence[Dim]) -> Any:
+        """x divided as `dims` are, from the first on, wherever one of the two is dynamic: what an op takes for
+        the same place of two operands must be the same."""
+        if isinstance(x, Roomy):
+            for d, (have, dim) in enumerate(zip(x.dims, dims)):
+                if (is_loose(have) or is_loose(dim)) and have != ONE and dim != ONE:
+                    x = self.laid(x, d, dim)
+        return x
+
     def call(self, op: Callable[..., Any], args: Any, kwargs: Any, number: Callable[..., Any] | None = None) -> Any:
-        sized = any(isinstance(a, sympy.Expr) for a in [*args, *kwargs.values()])
+        """The op at the rooms of its sizes; with ``number`` an expression may also be a number to compute with.
+
+        Raises:
+            NoRule: one is, without it.
+        """
+        sized = [isinstance(a, sympy.Expr) for a in args]
+        if number is None:
+            kinds = [str(a.type) for a in op._schema.arguments if not a.kwarg_only]
+            if any(s and "int" not in kind for s, kind in zip(sized, kinds)) or _has_expression(kwargs.values()):
+                raise NoRule(f"{op} of a number that is a size")
 
         def plain(a: Any) -> Any:
             if isinstance(a, Roomy):
@@ -205,7 +223,7 @@ class Rooms:
                 return type(a)(map(plain, a))
             return a
 
-        if number is not None and sized and op._overloadname == "Scalar" and hasattr(op.overloadpacket, "Tensor"):
+        if number is not None and any(sized) and op._overloadname == "Scalar" and hasattr(op.overloadpacket, "Tensor"):
             op = op.overloadpacket.Tensor  # a size is a tensor here
         return op(*plain(list(args)), **{k: plain(v) for k, v in kwargs.items()})
 
@@ -228,6 +246,10 @@ class Rooms:
                 true = prod(part.true for part in dim)
                 x = self.laid(x, d, (Part(self.size(true), true),))
         return x.tensor, [prod((part.true for part in dim), start=sympy.Integer(1)) for dim in x.dims]
+
+
+def _has_expression(values: Iterable[Any]) -> bool:
+    return any(isinstance(v, sympy.Expr) for v in values)
 
 
 def _plain(dim: Dim) -> Dim:

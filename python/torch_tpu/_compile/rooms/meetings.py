@@ -51,6 +51,8 @@ def _extreme(rooms: Rooms, node: Node, x: Roomy, d: Any = None, keep: bool = Fal
     if d is None and places and len(x.dims) != 1:
         raise NoRule("the place of an extreme over several dimensions")
     axes = _axes(x, d)
+    if places or d is not None:
+        rooms.end(x.dims[axes[0]])  # a place must be the same in the room
     value = _least(x.tensor.dtype) if packet in (aten.max, aten.argmax) else _most(x.tensor.dtype)
     filled = rooms.filled(x, value, [e for e in axes if is_loose(x.dims[e])])
     out = rooms.call(node.target, [filled] if d is None and not places else [filled, d, keep], {})
@@ -122,7 +124,7 @@ def _softmax(rooms: Rooms, node: Node, x: Roomy, d: int, half: bool) -> Roomy:
 
 @rule(aten._softmax_backward_data, aten._log_softmax_backward_data)
 def _softmax_backward(rooms: Rooms, node: Node, grad: Roomy, out: Roomy, d: int, dtype: torch.dtype) -> Roomy:
-    grad = rooms.filled(grad, 0, [axis(out, d)])
+    grad = rooms.filled(rooms.like(grad, out.dims), 0, [axis(out, d)])
     if node.target.overloadpacket is aten._softmax_backward_data:
         out = rooms.filled(out, 0, [axis(out, d)])
     return Roomy(rooms.call(node.target, [grad, out, d, dtype], {}), out.dims)
@@ -143,7 +145,12 @@ def _row_norm_backward(rooms: Rooms, node: Node, grad: Roomy, x: Roomy, shape: S
     outer = len(x.dims) - len(shape)
     if any(d >= outer for d in x.loose()):
         raise NoRule("a norm over a dynamic size")
-    args = [rooms.filled(a, 0) for a in (grad, x, shape, *rest)]
+    # the statistics have as many dimensions as x, weights only the inner ones
+    alike = [
+        rooms.like(a, x.dims) if isinstance(a, Roomy) and len(a.dims) > len(shape) else a for a in (grad, x, *rest)
+    ]
+    grad, x, *rest = (rooms.filled(a, 0) for a in alike)
+    args = [grad, x, shape, *rest]
     dx, *others = rooms.call(node.target, args, {})
     fakes = node.meta["val"]
     dx = None if dx is None else rooms.wrap(dx, fakes[0], x.dims)
@@ -166,6 +173,7 @@ def _product(rooms: Rooms, a: Roomy, b: Roomy) -> tuple[Roomy, Roomy, tuple[Dim,
         b = rooms.laid(b, j, a.dims[i]) if is_loose(a.dims[i]) else b
         a = a if is_loose(a.dims[i]) else rooms.laid(a, i, b.dims[j])
         a, b = rooms.filled(a, 0, [i]), rooms.filled(b, 0, [j])
+    b = rooms.like(b, a.dims[:-2])  # batches
     return a, b, (*a.dims[:-1], b.dims[-1])
 
 
@@ -184,8 +192,7 @@ def _mv(rooms: Rooms, node: Node, a: Roomy, v: Roomy) -> Roomy:
 @rule(aten.addmm, aten.baddbmm)
 def _addmm(rooms: Rooms, node: Node, bias: Roomy, a: Roomy, b: Roomy, **scales: Any) -> Roomy:
     a, b, dims = _product(rooms, a, b)
-    for d, dim in enumerate(dims[len(dims) - len(bias.dims) :]):
-        bias = bias if bias.tensor.shape[d] == 1 else rooms.laid(bias, d, dim)
+    bias = rooms.like(bias, dims[len(dims) - len(bias.dims) :])
     return rooms.wrap(rooms.call(node.target, [bias, a, b], scales), node.meta["val"], dims)
 
 
@@ -200,6 +207,7 @@ def _convolution(rooms: Rooms, node: Node, x: Roomy, weight: Roomy, bias: Any, *
 @rule(aten.convolution_backward)
 def _convolution_backward(rooms: Rooms, node: Node, grad: Roomy, x: Roomy, weight: Roomy, *how: Any) -> Any:
     _convolves(x, weight, how[4])
+    grad = rooms.like(grad, x.dims[:1])
     out = rooms.call(node.target, [rooms.filled(grad, 0), rooms.filled(x, 0), weight, *how], {})
     return rooms.wrap(out, node.meta["val"])
 
@@ -254,17 +262,18 @@ def _at_the_end(rooms: Rooms, x: Roomy, d: int, descending: bool) -> Roomy:
 
 def _attended(rooms: Rooms, q: Roomy, k: Roomy, v: Roomy, bias: Roomy | None, causal: bool) -> tuple[Any, ...]:
     """Operands with nothing in their rests, and a bias that hides the keys there (where the causal mask does not)."""
-    k, v = rooms.filled(k, 0), rooms.filled(v, 0)
-    q = rooms.filled(q, 0)
+    k = rooms.like(k, q.dims[:-2])
+    v = rooms.like(v, (*q.dims[:-2], k.dims[-2]))
+    q, k, v = (rooms.filled(x, 0) for x in (q, k, v))
     keys = k.dims[-2]
+    over = *q.dims[:-1], keys
     if bias is not None:
-        bias = rooms.filled(bias, 0, [d for d in bias.loose() if d < len(bias.dims) - 1])
-        bias = rooms.filled(bias, float("-inf"), [len(bias.dims) - 1])
-    elif is_loose(keys) and not (causal and q.dims[-2] == keys):
+        bias = rooms.filled(rooms.like(bias, over[len(over) - len(bias.dims) :]), 0)
+    if is_loose(keys) and (bias is not None or not (causal and q.dims[-2] == keys)):
         shown = rooms.mask(k, len(k.dims) - 2).transpose(-1, -2)
-        hidden = torch.where(shown, 0.0, float("-inf")).to(q.tensor.dtype)
-        shape = [*q.tensor.shape[:-1], k.tensor.shape[-2]]
-        bias = Roomy(hidden.expand(shape), (*q.dims[:-1], keys))
+        base = torch.zeros((), dtype=q.tensor.dtype, device="tpu") if bias is None else bias.tensor
+        hidden = torch.where(shown, base, torch.full((), float("-inf"), dtype=base.dtype, device="tpu"))
+        bias = Roomy(hidden.expand([*q.tensor.shape[:-1], k.tensor.shape[-2]]), over)
     return q, k, v, bias
 
 
@@ -285,8 +294,15 @@ def _attention_backward(rooms: Rooms, node: Node, grad: Roomy, q: Roomy, k: Room
                         *rest: Any, **scale: Any) -> Any:  # fmt: skip
     had = bias
     q, k, v, bias = _attended(rooms, q, k, v, bias, causal)
-    grad, out, lse = (rooms.filled(x, 0) for x in (grad, out, lse))
+    grad, out, lse = (rooms.filled(rooms.like(x, q.dims[:-1]), 0) for x in (grad, out, lse))
     args = [grad, q, k, v, bias, wanted, out, lse, cq, ck, mq, mk, dropout, causal, *rest]
     found, fakes = rooms.call(node.target, args, scale), node.meta["val"]
-    like = q.dims, k.dims, v.dims, had.dims if isinstance(had, Roomy) else ()
+    summed: tuple[Dim, ...] = ()
+    if had is not None:
+        sizes = had.tensor.shape
+        summed = tuple(ONE if n == 1 else dim for dim, n in zip(bias.dims, sizes))
+        places = [d for d, n in enumerate(sizes) if n == 1]
+        if wanted[3] and places:  # where the bias was broadcast
+            found = (*found[:3], found[3].sum(places, keepdim=True))
+    like = q.dims, k.dims, v.dims, summed
     return tuple(None if f is None or o is None else rooms.wrap(o, f, dim) for o, f, dim in zip(found, fakes, like))

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-import sympy
 import torch
 from torch.fx import Node
 
-from torch_tpu._compile.rooms.core import NoRule, Rooms, Roomy, is_loose
+from torch_tpu._compile.rooms.core import ONE, NoRule, Rooms, Roomy, is_loose
 from torch_tpu._compile.rooms.rules import aten, axis, replaced, rule, together
 
 
@@ -19,6 +18,12 @@ def _named(rooms: Rooms, index: Roomy, x: Roomy, d: int, spare: bool = False) ->
     n, size, i = rooms.end(x.dims[d]), x.tensor.shape[d] + spare, index.tensor
     i = torch.where((i >= n) | (i < -n), size + i.abs(), torch.where(i < 0, i + n, i))
     return rooms.filled(Roomy(i, index.dims), size - 1 if spare else 0)
+
+
+def _beside(rooms: Rooms, index: Roomy, x: Roomy, d: int) -> tuple[Roomy, int]:
+    """The index divided as x is but along dimension d, and which that is."""
+    at = axis(x, d)
+    return rooms.like(index, replaced(x.dims, at, ONE)), at
 
 
 def _spared(x: Roomy, d: int) -> torch.Tensor:
@@ -38,7 +43,7 @@ def _embedding(rooms: Rooms, node: Node, weight: Roomy, index: Roomy, *rest: Any
 
 @rule(aten.embedding_dense_backward)
 def _embedding_backward(rooms: Rooms, node: Node, grad: Roomy, index: Roomy, *rest: Any) -> Roomy:
-    args = [rooms.filled(grad, 0), rooms.filled(index, 0), *rest]
+    args = [rooms.filled(rooms.like(grad, index.dims), 0), rooms.filled(index, 0), *rest]
     return rooms.wrap(rooms.call(node.target, args, {}), node.meta["val"])
 
 
@@ -51,7 +56,8 @@ def _index_select(rooms: Rooms, node: Node, x: Roomy, d: int, index: Roomy) -> R
 
 @rule(aten.gather)
 def _gather(rooms: Rooms, node: Node, x: Roomy, d: int, index: Roomy, **kwargs: Any) -> Roomy:
-    out = rooms.call(node.target, [x, d, _named(rooms, index, x, axis(x, d))], kwargs)
+    index, at = _beside(rooms, index, x, d)
+    out = rooms.call(node.target, [x, d, _named(rooms, index, x, at)], kwargs)
     return rooms.wrap(out, node.meta["val"], index.dims)
 
 
@@ -84,8 +90,7 @@ def _index_put(rooms: Rooms, node: Node, x: Roomy, indices: Sequence[Roomy | Non
     at, alike, dims, where = _indexed(rooms, x, indices)
     rest = [dim for d, dim in enumerate(x.dims) if d not in at]
     target = (*rest[:where], *dims, *rest[where:])
-    for d, dim in enumerate(target[len(target) - len(values.dims) :]):
-        values = values if values.tensor.shape[d] == 1 else rooms.laid(values, d, dim)
+    values = rooms.like(values, target[len(target) - len(values.dims) :])
     # one of them, at its full shape, leads what is in the rest to a place that is lost
     lead = alike[0]
     shape = torch.broadcast_shapes(*(i.tensor.shape for i in alike))
@@ -101,15 +106,15 @@ def _index_put(rooms: Rooms, node: Node, x: Roomy, indices: Sequence[Roomy | Non
 @rule(aten.index_add, aten.index_copy, aten.index_fill)
 def _index_add(rooms: Rooms, node: Node, x: Roomy, d: int, index: Roomy, source: Any, **kwargs: Any) -> Roomy:
     at = axis(x, d)
+    source = rooms.like(source, replaced(x.dims, at, index.dims[0]))
     out = rooms.call(node.target, [_spared(x, at), at, _named(rooms, index, x, at, spare=True), source], kwargs)
     return rooms.wrap(out.narrow(at, 0, x.tensor.shape[at]), node.meta["val"], x.dims)
 
 
 @rule(aten.scatter, aten.scatter_add, aten.scatter_reduce)
 def _scatter(rooms: Rooms, node: Node, x: Roomy, d: int, index: Roomy, source: Any, *rest: Any, **kwargs: Any) -> Roomy:
-    at = axis(x, d)
-    if isinstance(source, sympy.Expr):
-        raise NoRule("a size scattered")
+    index, at = _beside(rooms, index, x, d)
+    source = rooms.like(source, index.dims)
     out = rooms.call(node.target, [_spared(x, at), at, _named(rooms, index, x, at, spare=True), source, *rest], kwargs)
     return rooms.wrap(out.narrow(at, 0, x.tensor.shape[at]), node.meta["val"], x.dims)
 

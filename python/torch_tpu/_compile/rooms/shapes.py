@@ -123,10 +123,11 @@ def _diagonal(rooms: Rooms, node: Node, x: Roomy, offset: int = 0, a: int = 0, b
 def _slice(rooms: Rooms, node: Node, x: Roomy, d: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Roomy:
     at, start, fake = axis(x, d), start or 0, node.meta["val"]
     (dim,) = rooms.dims([fake.shape[at]])
-    if step == 1 and isinstance(start, int) and start >= 0 and start + room_of(dim) <= x.tensor.shape[at]:
-        rooms.end(x.dims[at])
-        return rooms.wrap(x.tensor.narrow(at, start, room_of(dim)), fake, replaced(x.dims, at, dim))
-    index = _first(rooms, x, at, start) + torch.arange(room_of(dim), device="tpu") * step
+    first = _first(rooms, x, at, start)
+    last = first + (room_of(dim) - 1) * step
+    if isinstance(first, int) and last < x.tensor.shape[at]:
+        return rooms.wrap(aten.slice(x.tensor, at, first, last + 1, step), fake, replaced(x.dims, at, dim))
+    index = first + torch.arange(room_of(dim), device="tpu") * step
     return rooms.picked(x, at, index, dim)
 
 
@@ -268,19 +269,20 @@ def _triangle(rooms: Rooms, node: Node, x: Roomy, diagonal: Any = 0) -> Roomy:
 # ---------------------------------------------------------------- made of sizes
 
 
-@rule(aten.zeros, aten.ones, aten.empty, aten.new_zeros, aten.new_ones, aten.new_empty, aten.full_like,
+@rule(aten.zeros, aten.ones, aten.empty, aten.new_zeros, aten.new_ones, aten.new_empty,
       aten.zeros_like, aten.ones_like, aten.empty_like)  # fmt: skip
 def _make(rooms: Rooms, node: Node, *args: Any, **kwargs: Any) -> Roomy:
     like = next((a.dims for a in args if isinstance(a, Roomy)), None) if "like" in node.target.name() else None
     return rooms.wrap(rooms.call(node.target, args, kwargs), node.meta["val"], like)
 
 
-@rule(aten.full, aten.new_full, aten.scalar_tensor)
+@rule(aten.full, aten.new_full, aten.full_like, aten.scalar_tensor)
 def _full(rooms: Rooms, node: Node, *args: Any, **kwargs: Any) -> Roomy:
     fake, value = node.meta["val"], rooms.true(args[-1])
     if not isinstance(value, torch.Tensor):
         value = torch.full((), value, device="tpu")
-    return rooms.wrap(value.to(fake.dtype).expand(rooms.shape(fake.shape)).clone(), fake)
+    like = args[0].dims if node.target.overloadpacket is aten.full_like else rooms.dims(fake.shape)
+    return rooms.wrap(value.to(fake.dtype).expand([room_of(dim) for dim in like]).clone(), fake, like)
 
 
 @rule(aten.arange)
