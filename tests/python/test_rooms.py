@@ -258,20 +258,28 @@ def test_it_runs_in_rooms_forward_and_backward(name):
     assert not exact()
 
 
-def test_512_sizes_are_ten_plans_forward_and_as_many_backward():
-    run, plans = compiled(block), 0
+def test_512_sizes_are_nine_plans_forward_and_as_many_backward():
+    run, plans = compiled(block), [0, 0]
+
+    def counted(k, f):
+        torch.tpu.synchronize()
+        before = torch.tpu.compile_count()
+        out = f()
+        torch.tpu.synchronize()
+        plans[k] += torch.tpu.compile_count() - before
+        return out
+
     for n in (2, 3, 5, 8, 13, 31, 64, 100, 200, 257, 511, 512):
         x = torch.randn(1, n, WIDTH).to("tpu").requires_grad_()
         torch._dynamo.mark_dynamic(x, 1)
-        torch.tpu.synchronize()
-        before = torch.tpu.compile_count()
-        run(x)[0].square().sum().backward()
-        torch.tpu.synchronize()
-        plans += torch.tpu.compile_count() - before
+        outs = counted(0, lambda x=x: run(x))
+        seeds = [torch.randn(out.shape).to("tpu") for out in outs]
+        counted(1, lambda outs=outs, x=x, seeds=seeds: torch.autograd.grad(outs, x, seeds))
     assert not exact()
     rooms = [len(step.rooms) for program in PROGRAMS for step in program.steps if isinstance(step, DynamicPiece)]
-    assert rooms == [9, 9]  # forward and backward
-    assert plans <= 18 + 6  # and what eager runs around them
+    assert rooms == [9, 9]
+    # fewer where the disk has them already; one more is the copy of the constant
+    assert plans[0] <= 10 and plans[1] <= 9, plans
 
 
 def test_an_index_out_of_the_true_size_is_an_error():
