@@ -4,6 +4,7 @@ use crate::geometry::{Base, Dims, View, base_for};
 use crate::lower::{count_types, lower_node_alone};
 use crate::sig::{ArgSpec, CallArg, Form, OutSpec, Place, Sig, Target, TensorArg, TensorSpec, Way};
 use crate::value::hash_base;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use tpu_aten::{Lower, Refusal, Settings, Sig as AtenSig, SigArg};
 use tpu_base::{DType, Scalar};
@@ -121,7 +122,7 @@ fn arg_specs<P>(form: &Form, args: &[CallArg<'_, P>]) -> Vec<ArgSpec> {
 
 fn bare<P>(id: u128, form: &Arc<Form>, settings: Settings, args: &[CallArg<'_, P>], site: &str) -> Sig {
     let (args, form, site) = (arg_specs(form, args), form.clone(), site.to_owned());
-    Sig { id, form, settings, args, outs: vec![], way: Way::Native, site, rng_increment: 0 }
+    Sig { id, form, settings, args, outs: vec![], way: Way::Native, site, rng_increment: 0, moving: SmallVec::new() }
 }
 
 /// The first program of a counted call; `None` if this is an ordinary one.
@@ -261,7 +262,7 @@ impl Specs {
             None => (None, base_for(t.dtype, t.sizes, t.strides, t.offset, storage.nbytes as i64)),
         };
         let view = View::new(t.dtype, t.sizes, t.strides, t.offset);
-        ArgSpec::Tensor(TensorSpec { operand, base, view, conj: t.conj, neg: t.neg })
+        ArgSpec::Tensor(TensorSpec { operand, base, view, conj: t.conj, neg: t.neg, moving: None })
     }
 }
 

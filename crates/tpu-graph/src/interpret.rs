@@ -1,6 +1,7 @@
 //! Geometry paths as StableHLO.
 
-use crate::geometry::{Step, WriteKind, WritePath};
+use crate::geometry::{Base, Step, View, WriteKind, WritePath, moved, read_path, write_path};
+use crate::sig::TensorSpec;
 use tpu_base::DType;
 use tpu_hlo::{Builder, ScatterDims, Type, V};
 
@@ -99,4 +100,68 @@ pub(crate) fn write<'b>(path: &WritePath, value: V<'b>, old: impl FnOnce() -> V<
         }
     };
     steps(work, &path.from_work)
+}
+
+/// Reads and writes of a view that begins at `offset`, a 0-d integer, wherever that is.
+pub(crate) struct Walk<'b, 's> {
+    pub(crate) spec: &'s TensorSpec,
+    pub(crate) flat: bool,
+    pub(crate) offset: V<'b>,
+}
+
+impl<'b> Walk<'b, '_> {
+    /// The view's value; `None` if it is not of the kind that can move.
+    pub(crate) fn read(&self, base: V<'b>) -> Option<V<'b>> {
+        if self.flat {
+            let (row, view) = self.row();
+            return Some(steps(self.cut(base, &row), &read_path(&row, &view).ok()?.steps));
+        }
+        let path = moved(&self.spec.base, &self.spec.view, false)?.read;
+        let at = path.iter().position(|s| !matches!(s, Step::Reshape(_)))?;
+        let whole = steps(base, &path[..at]);
+        let Step::Slice { limit, step, .. } = &path[at] else { return None };
+        let part = whole.dynamic_slice(&self.starts(&whole.dims(), limit), limit);
+        Some(steps(part.slice(&vec![0; limit.len()], limit, step), &path[at + 1..]))
+    }
+
+    /// The base with `value` at the view.
+    pub(crate) fn write(&self, base: V<'b>, value: V<'b>) -> Option<V<'b>> {
+        if self.flat {
+            let (row, view) = self.row();
+            let row = write(&write_path(&row, &view).ok()?, value, || self.cut(base, &row));
+            return Some(base.reshape(&[base.numel()]).dynamic_update_slice(row, &[self.offset]).reshape(&base.dims()));
+        }
+        let path = moved(&self.spec.base, &self.spec.view, true)?.write?;
+        let work = steps(base, &path.to_work);
+        let update = steps(value, &path.value_steps);
+        let starts = self.starts(&work.dims(), &update.dims());
+        Some(steps(work.dynamic_update_slice(update, &starts), &path.from_work))
+    }
+
+    /// The storage from the view's first element to its last, as a base, and the view of that.
+    fn row(&self) -> (Base, View) {
+        let view = View { offset: 0, ..self.spec.view.clone() };
+        let last: i64 = view.sizes.iter().zip(&view.strides).map(|(n, stride)| (n - 1) * stride).sum();
+        (Base::new(self.spec.base.dtype, [last + 1].as_slice()), view)
+    }
+
+    fn cut(&self, base: V<'b>, row: &Base) -> V<'b> {
+        base.reshape(&[base.numel()]).dynamic_slice(&[self.offset], &row.dims)
+    }
+
+    /// [`crate::geometry::starts`] of the offset; 0 where all of a dimension is taken.
+    fn starts(&self, dims: &[i64], taken: &[i64]) -> Vec<V<'b>> {
+        let mut rest = self.offset;
+        let mut starts: Vec<V<'b>> = vec![self.offset.lit(0); dims.len()];
+        for d in (0..dims.len()).rev() {
+            let outermost = dims[..d].iter().all(|&n| n == 1);
+            if taken[d] != dims[d] {
+                starts[d] = if outermost { rest } else { rest.rem(dims[d]) };
+            }
+            if dims[d] > 1 && !outermost {
+                rest = rest.over(dims[d]);
+            }
+        }
+        starts
+    }
 }

@@ -8,14 +8,28 @@ use xxhash_rust::xxh3::xxh3_128;
 /// Collects a signature's words. 128 bits of hash stand for the whole: a collision is less likely than a memory fault.
 pub(crate) struct KeyWriter {
     bytes: SmallVec<[u8; 512]>,
+    offsets: bool,
 }
 
 impl KeyWriter {
     pub(crate) fn new(form: u64, settings: Settings) -> KeyWriter {
-        let mut w = KeyWriter { bytes: SmallVec::new() };
+        let mut w = KeyWriter { bytes: SmallVec::new(), offsets: true };
         w.raw(form);
         w.raw((settings.default_dtype as u64) << 8 | settings.precision as u64);
         w
+    }
+
+    /// Offsets of views are left out.
+    pub(crate) fn without_offsets(mut self) -> KeyWriter {
+        self.offsets = false;
+        self
+    }
+
+    #[inline]
+    pub(crate) fn offset(&mut self, offset: i64) {
+        if self.offsets {
+            self.raw(offset as u64);
+        }
     }
 
     /// Makes room for so many more words.

@@ -12,6 +12,7 @@ pub mod geometry;
 mod interpret;
 mod key;
 mod lower;
+mod moving;
 mod segment;
 mod sig;
 mod value;
@@ -20,9 +21,10 @@ pub use body::Body;
 pub use define::{MetaOut, Sizes, define, define_count, promised};
 pub use export::export;
 pub use lower::{Param, Program, lower};
+pub use moving::Family;
 pub use segment::{Cut, Node, Operand, Segment};
 pub use sig::{
-    ArgSpec, CallArg, Form, HostValue, HostValues, Operands, OutSpec, Place, ScalarRule, Seen, Sig, Target, TensorArg,
-    TensorSpec, Way, invalid, see, see_tensors,
+    ArgSpec, CallArg, Form, HostValue, HostValues, Moving, Operands, OutSpec, Place, ScalarRule, Seen, Sig, Target, TensorArg,
+    TensorSpec, Way, family, invalid, see, see_tensors,
 };
 pub use value::{Storage, Value, hash_base};

@@ -1,9 +1,9 @@
 //! From a cut segment to one StableHLO program.
 
 use crate::geometry::{Base, View, read_path, write_path};
-use crate::interpret;
+use crate::interpret::{self, Walk};
 use crate::segment::{Cut, Operand};
-use crate::sig::{ArgSpec, HostValue, HostValues, OutSpec, Sig, Target, TensorSpec, Way};
+use crate::sig::{ArgSpec, HostValue, HostValues, Moving, OutSpec, Sig, Target, TensorSpec, Way};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use tpu_aten::{Arg, Check, Cx, Host, HostParams, SigArg};
@@ -299,7 +299,11 @@ impl<'b, 'n> Lowering<'b, 'n> {
                         // two results into one storage: the later goes on from the earlier
                         let earlier = (0..k).rev().find(|&j| same_storage(sig, j, t));
                         let earlier = earlier.and_then(|j| stored[j]);
-                        self.write(&t.base, &t.view, v, |l| earlier.unwrap_or_else(|| l.base(node, t)))
+                        let old = |l: &Self| earlier.unwrap_or_else(|| l.base(node, t));
+                        match self.walk(t) {
+                            Some(walk) => self.given(walk.write(old(self), v)),
+                            None => self.write(&t.base, &t.view, v, old),
+                        }
                     }
                     None => None,
                 },
@@ -357,9 +361,12 @@ impl<'b, 'n> Lowering<'b, 'n> {
     fn read(&mut self, node: NodeRef<'_>, t: &TensorSpec) -> V<'b> {
         let base = self.base(node, t);
         let key = (base.id(), t.view.clone());
-        let v = match self.reads.get(&key) {
-            Some(v) => *v,
-            None => {
+        let v = match (self.walk(t), self.reads.get(&key)) {
+            (Some(walk), _) => {
+                self.given(walk.read(base)).unwrap_or_else(|| self.b.zeros(t.view.dtype, &t.view.sizes))
+            }
+            (None, Some(v)) => *v,
+            (None, None) => {
                 let v = match read_path(&t.base, &t.view) {
                     Ok(path) => interpret::steps(base, &path.steps),
                     Err(e) => {
@@ -373,6 +380,21 @@ impl<'b, 'n> Lowering<'b, 'n> {
         };
         let v = if t.conj { v.conj() } else { v };
         if t.neg { v.neg() } else { v }
+    }
+
+    /// How a view is reached that lies elsewhere in each call.
+    fn walk<'s>(&self, spec: &'s TensorSpec) -> Option<Walk<'b, 's>> {
+        let Moving { slot, flat } = spec.moving?;
+        let dtype = if spec.base.numel() < i32::MAX as i64 { DType::I32 } else { DType::I64 };
+        let host = Host { arg: slot, elem: 0, dtype: DType::I64, wrapped: false };
+        Some(Walk { spec, flat, offset: self.params.param(host, dtype) })
+    }
+
+    fn given(&self, v: Option<V<'b>>) -> Option<V<'b>> {
+        if v.is_none() {
+            self.b.fail("view", "it can't lie elsewhere".to_owned());
+        }
+        v
     }
 
     fn write(&self, base: &Base, view: &View, v: V<'b>, old: impl FnOnce(&Self) -> V<'b>) -> Option<V<'b>> {

@@ -250,6 +250,7 @@ mod tests {
             way: Way::Native,
             site: String::new(),
             rng_increment: 0,
+            moving: SmallVec::new(),
         })
     }
 

@@ -176,6 +176,17 @@ pub struct TensorSpec {
     pub conj: bool,
     /// Negative bit.
     pub neg: bool,
+    /// `view.offset` is one of many: each call brings its own.
+    pub moving: Option<Moving>,
+}
+
+/// Where a view's offset comes from, if it is none of the signature's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moving {
+    /// The node's host value that has it.
+    pub slot: usize,
+    /// The view is taken from the storage as one row of elements; otherwise by a slice of the base's own dimensions.
+    pub flat: bool,
 }
 
 /// An argument as the lowering needs it.
@@ -215,11 +226,28 @@ pub struct Place {
 }
 
 impl Place {
+    /// The tensor there.
+    pub fn tensor<'s, 'a, P>(self, args: &'s [CallArg<'a, P>]) -> Option<&'s TensorArg<'a, P>> {
+        match (args.get(self.arg)?, self.elem) {
+            (CallArg::Tensor(t), None) => Some(t),
+            (CallArg::Tensors(l), Some(i)) => l.get(i)?.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The storage there.
     pub fn storage<'a, P>(self, args: &[CallArg<'a, P>]) -> Option<&'a Storage<P>> {
-        match (args.get(self.arg)?, self.elem) {
-            (CallArg::Tensor(t), None) => t.storage,
-            (CallArg::Tensors(l), Some(i)) => l.get(i)?.as_ref()?.storage,
+        self.tensor(args)?.storage
+    }
+
+    /// The tensor's description, to change.
+    pub(crate) fn spec_mut(self, args: &mut [ArgSpec]) -> Option<&mut TensorSpec> {
+        match (args.get_mut(self.arg)?, self.elem) {
+            (ArgSpec::Tensor(t), None) => Some(t),
+            (ArgSpec::List(l), Some(i)) => match l.get_mut(i)? {
+                ArgSpec::Tensor(t) => Some(t),
+                _ => None,
+            },
             _ => None,
         }
     }
@@ -297,6 +325,8 @@ pub struct Sig {
     pub site: String,
     /// Generator offset consumed.
     pub rng_increment: u64,
+    /// Tensors whose offsets are its last host values, in order.
+    pub moving: SmallVec<[Place; 1]>,
 }
 
 /// Operands in argument order.
@@ -316,7 +346,15 @@ pub struct Seen<P> {
 
 /// Reads a call once: identity, operands, host values.
 pub fn see<P>(form: &Form, settings: Settings, args: &[CallArg<'_, P>]) -> Seen<P> {
-    let mut w = KeyWriter::new(form.key, settings);
+    read(KeyWriter::new(form.key, settings), form, args)
+}
+
+/// What calls have in common that differ in where their views begin.
+pub fn family<P>(form: &Form, settings: Settings, args: &[CallArg<'_, P>]) -> u128 {
+    read(KeyWriter::new(form.key, settings).without_offsets(), form, args).id
+}
+
+fn read<P>(mut w: KeyWriter, form: &Form, args: &[CallArg<'_, P>]) -> Seen<P> {
     let mut seen = Seen { id: 0, operands: SmallVec::new(), hosts: SmallVec::new() };
     for (i, a) in args.iter().enumerate() {
         match a {
@@ -433,6 +471,6 @@ fn see_tensor<P>(w: &mut KeyWriter, seen: &mut Seen<P>, t: &TensorArg<'_, P>) {
             w.raw(storage.nbytes);
         }
     }
-    w.raw(t.offset as u64);
+    w.offset(t.offset);
     t.sizes.iter().chain(t.strides).for_each(|&v| w.raw(v as u64));
 }

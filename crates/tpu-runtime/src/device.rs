@@ -24,7 +24,7 @@ use std::time::Duration;
 use tpu_aten::Settings;
 use tpu_base::ErrorKind;
 use tpu_graph::{
-    CallArg, Form, MetaOut, Seen, Segment, Sig, Sizes, Target, TensorArg, Way, define, define_count, invalid, promised,
+    CallArg, Family, Form, MetaOut, Seen, Segment, Sig, Sizes, Target, TensorArg, Way, define, define_count, family, invalid, promised,
     see,
 };
 use tpu_pjrt::{Client, Plugin};
@@ -67,8 +67,27 @@ pub struct Called {
 
 pub(crate) struct Recorder {
     sigs: FxHashMap<u128, Arc<Sig>>,
+    families: FxHashMap<u128, Family>,
     pub(crate) segment: Segment<Slot>,
     pub(crate) plans: PlanTable,
+}
+
+impl Recorder {
+    fn keep(&mut self, id: u128, sig: Arc<Sig>) {
+        if self.sigs.len() >= SIGNATURES {
+            self.sigs.clear();
+            self.families.clear();
+        }
+        self.sigs.insert(id, sig);
+    }
+
+    /// Keeps a new signature, and whose relative it is.
+    fn learn(&mut self, form: &Form, args: &[CallArg<'_, Slot>], sig: Arc<Sig>) {
+        self.keep(sig.id, sig.clone());
+        if sig.sees_part() {
+            self.families.entry(family(form, sig.settings, args)).or_default().add(&sig);
+        }
+    }
 }
 
 /// A started device.
@@ -142,6 +161,7 @@ impl Device {
             executor,
             recorder: Mutex::new(Recorder {
                 sigs: FxHashMap::default(),
+                families: FxHashMap::default(),
                 segment: Segment::default(),
                 plans: PlanTable::new(PLANS),
             }),
@@ -194,12 +214,13 @@ impl Device {
     ) -> Result<Outcome, Arc<Fault>> {
         let settings = *self.settings.read();
         let mut r = self.recorder.lock();
-        let seen = see(form, settings, args);
+        let mut seen = see(form, settings, args);
         // who asks for an explanation wants Python lines: asking Meta tells them, where PyTorch has a rule
         let explain = self.explain.is_on() && form.entry.def.shapes.is_none();
-        let sig = match r.sigs.get(&seen.id) {
-            Some(sig) if !(explain && sig.site.is_empty() && sizes.is_none()) => sig.clone(),
+        let sig = match r.sigs.get(&seen.id).cloned() {
+            Some(sig) if !(explain && sig.site.is_empty() && sizes.is_none()) => sig,
             Some(_) => return Ok(Outcome::NeedMeta),
+            None if let Some(sig) = self.moving(&mut r, form, settings, args, &seen, sizes) => sig,
             None => {
                 let new = |metas: &[Option<MetaOut>]| define(seen.id, form, settings, args, metas, "");
                 let sig = match sizes {
@@ -213,10 +234,11 @@ impl Device {
                     }),
                 };
                 let Some(sig) = sig.map(Arc::new) else { return Ok(Outcome::NeedMeta) };
-                r.sigs.insert(seen.id, sig.clone());
+                r.learn(form, args, sig.clone());
                 sig
             }
         };
+        sig.bring_offsets(args, &mut seen.hosts);
         if let Way::Fallback(why) = &sig.way {
             return Ok(Outcome::Fallback(why.clone()));
         }
@@ -300,11 +322,34 @@ impl Device {
         let site = if site.is_empty() && self.explain.is_on() { "outside Python" } else { site };
         let sig = Arc::new(define(id, form, settings, args, metas, site));
         self.signatures.learn(id, metas);
-        let mut r = self.recorder.lock();
-        if r.sigs.len() >= SIGNATURES {
-            r.sigs.clear();
+        self.recorder.lock().learn(form, args, sig);
+    }
+
+    /// A signature for views that begin elsewhere in each call, if this is such a call.
+    fn moving(
+        &self,
+        r: &mut Recorder,
+        form: &Form,
+        settings: Settings,
+        args: &[CallArg<'_, Slot>],
+        seen: &Seen<Slot>,
+        sizes: Option<&Sizes>,
+    ) -> Option<Arc<Sig>> {
+        if sizes.is_some() || capture::is_open() {
+            return None; // a graph is recorded once
         }
-        r.sigs.insert(id, sig);
+        let id = family(form, settings, args);
+        let family = r.families.get_mut(&id)?;
+        let sig = family.serve(id, args, seen.hosts.len())?;
+        if r.plans.knows_op(sig.id).is_none() && family.fixed().iter().all(|s| r.plans.knows_op(s.id).is_some()) {
+            r.plans.note_op(sig.id, true);
+        }
+        if self.mode() == Mode::Fused {
+            // the first places too, or segments with them would be others
+            family.fixed().iter().for_each(|s| drop(r.sigs.remove(&s.id)));
+        }
+        r.keep(seen.id, sig.clone());
+        Some(sig)
     }
 
     /// Waits until everything recorded has run; whether it did in time.

@@ -10,6 +10,7 @@
 
 mod base;
 mod convert;
+mod moving;
 mod normal;
 mod read;
 mod step;
@@ -18,6 +19,7 @@ mod tests;
 mod write;
 
 pub use base::{base_for, is_whole, memory_order, reshaped};
+pub use moving::{Moved, moved, starts};
 pub use read::{ReadPath, read_path};
 pub use step::{Step, Steps};
 pub use write::{WriteKind, WritePath, write_path};
