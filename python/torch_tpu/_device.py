@@ -14,7 +14,7 @@ def register() -> None:
     if holder != "privateuseone":
         raise RuntimeError(f"PyTorch has room for one outside device, and '{holder}' already took it")
 
-    from torch_tpu import _C, tpu  # if the extension cannot load, PyTorch stays as it was
+    from torch_tpu import _C, _neighbours, tpu  # if the extension cannot load, PyTorch stays as it was
     from torch_tpu._check import environment
     from torch_tpu._compile import dynamo, higher_order
 
@@ -27,5 +27,6 @@ def register() -> None:
     os.register_at_fork(after_in_child=tpu._after_fork)
     dynamo.install()
     higher_order.install()
+    _neighbours.adapt()
     atexit.register(_C.shutdown)
     environment.start()

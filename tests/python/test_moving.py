@@ -112,3 +112,35 @@ def test_every_place_of_any_view_reads_and_writes_right(walk, dtype):
         if alone and len(set(torch.arange(10**4).as_strided(shape, strides).flatten().tolist())) == here.numel():
             there.logical_not_(), here.logical_not_()
             assert x.cpu().tolist() == want.tolist()
+
+
+def test_batches_of_a_compiled_model():
+    model = torch.nn.Sequential(torch.nn.Linear(12, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
+    data = torch.rand(240, 12)
+    want = [model(data[i : i + 24]) for i in range(0, 240, 24)]
+    run, there = torch.compile(model.to("tpu")), data.to("tpu")
+
+    def turn():
+        for i, w in enumerate(want):
+            got = run(there[24 * i : 24 * i + 24])
+            torch.testing.assert_close(got.cpu(), w)
+            if i == 3:
+                got.sum().backward()
+
+    turn()
+    turn()  # gradients are added up from here on
+    assert compiled(turn) == 0
+
+
+def test_a_compiled_function_that_writes_its_input_or_returns_a_view_of_it():
+    @torch.compile
+    def f(x, y):
+        y.add_(1)
+        return x[1:], x * 2
+
+    x, y = torch.rand(12, 4, device="tpu"), torch.zeros(12, 4, device="tpu")
+    for i in range(10):
+        part, twice = f(x[i : i + 2], y[i : i + 2])
+        assert part.data_ptr() == x[i + 1].data_ptr() and part.tolist() == x[i + 1 : i + 2].tolist()
+        assert twice.tolist() == (2 * x[i : i + 2]).tolist()
+    assert y[:, 0].tolist() == [1] + 9 * [2] + [1, 0]

@@ -24,7 +24,7 @@ pub use lower::{Param, Program, lower};
 pub use moving::Family;
 pub use segment::{Cut, Node, Operand, Segment};
 pub use sig::{
-    ArgSpec, CallArg, Form, HostValue, HostValues, Moving, Operands, OutSpec, Place, ScalarRule, Seen, Sig, Target, TensorArg,
-    TensorSpec, Way, family, invalid, see, see_tensors,
+    ArgSpec, CallArg, Form, HostValue, HostValues, Moving, Operands, OutSpec, Place, ScalarRule, Seen, Sig, Target,
+    TensorArg, TensorSpec, Way, family, invalid, see, see_tensors,
 };
 pub use value::{Storage, Value, hash_base};

@@ -362,9 +362,7 @@ impl<'b, 'n> Lowering<'b, 'n> {
         let base = self.base(node, t);
         let key = (base.id(), t.view.clone());
         let v = match (self.walk(t), self.reads.get(&key)) {
-            (Some(walk), _) => {
-                self.given(walk.read(base)).unwrap_or_else(|| self.b.zeros(t.view.dtype, &t.view.sizes))
-            }
+            (Some(walk), _) => self.given(walk.read(base)).unwrap_or_else(|| self.b.zeros(t.view.dtype, &t.view.sizes)),
             (None, Some(v)) => *v,
             (None, None) => {
                 let v = match read_path(&t.base, &t.view) {

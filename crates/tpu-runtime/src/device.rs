@@ -24,8 +24,8 @@ use std::time::Duration;
 use tpu_aten::Settings;
 use tpu_base::ErrorKind;
 use tpu_graph::{
-    CallArg, Family, Form, MetaOut, Seen, Segment, Sig, Sizes, Target, TensorArg, Way, define, define_count, family, invalid, promised,
-    see,
+    CallArg, Family, Form, MetaOut, Seen, Segment, Sig, Sizes, Target, TensorArg, Way, define, define_count, family,
+    invalid, promised, see,
 };
 use tpu_pjrt::{Client, Plugin};
 
@@ -218,7 +218,7 @@ impl Device {
         // who asks for an explanation wants Python lines: asking Meta tells them, where PyTorch has a rule
         let explain = self.explain.is_on() && form.entry.def.shapes.is_none();
         let sig = match r.sigs.get(&seen.id).cloned() {
-            Some(sig) if !(explain && sig.site.is_empty() && sizes.is_none()) => sig,
+            Some(sig) if !(explain && sig.site.is_empty() && sizes.is_none() && sig.moving.is_empty()) => sig,
             Some(_) => return Ok(Outcome::NeedMeta),
             None if let Some(sig) = self.moving(&mut r, form, settings, args, &seen, sizes) => sig,
             None => {

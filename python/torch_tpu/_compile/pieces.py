@@ -60,6 +60,7 @@ class DevicePiece:
     ) -> None:
         self.nodes, self.takes, self.gives, self.ends = nodes, takes, gives, ends
         self.graphs: dict[tuple[Any, ...], _C.Graph] = {}
+        self.walks = Walks()
         # the usual case, in which nothing has to be looked at: device tensors only
         self.plain = None if any(not _on_device(node) for node in takes) else _C.Graph()
 
@@ -85,7 +86,11 @@ class DevicePiece:
         return self._recorded(graph, args, tensors) if results is None else results
 
     def _recorded(self, graph: _C.Graph, args: list[Any], tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        tensors, moved = self.walks.standing(tensors)
+        if moved and (results := graph(tensors)) is not None:
+            return results
         with recording(graph, tensors) as (stands, outs):
+            versions = [stand._version for stand in stands]
             rest = iter(stands)
             values = {n: next(rest) if isinstance(a, torch.Tensor) else a for n, a in zip(self.takes, args)}
             for node in self.nodes:
@@ -95,6 +100,7 @@ class DevicePiece:
                 except Exception as error:
                     raise Refusal(node, error) from error
             outs.extend(self._outs(values))
+            self.walks.recorded(tensors, stands, versions, outs)
         results = graph(tensors)
         assert results is not None, "a graph was not kept"
         return results
@@ -104,6 +110,43 @@ class DevicePiece:
 
     def _outs(self, values: Values) -> list[torch.Tensor]:
         return [stored(values[node]) for node in self.gives]
+
+
+class Walks:
+    """Inputs that begin elsewhere in their storage in each call, as batches cut from a data set do: a program for each
+    place would be compiled, so from the third place on such an input is copied out first."""
+
+    PLACES = 2
+
+    def __init__(self) -> None:
+        self.places: dict[tuple[Any, ...], list[list[int]]] = {}
+        self.bound: set[int] = set()
+        """Inputs that are written, or that results are views of: a copy would not do."""
+
+    def standing(self, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], bool]:
+        """The inputs, those that walk as copies; whether any does."""
+        met = self.places.get(_geometry(tensors), [])
+        if len(met) < self.PLACES:
+            return tensors, False
+        walking = {i for i, t in enumerate(tensors) if any(t.storage_offset() != offsets[i] for offsets in met)}
+        if not walking or walking & self.bound:
+            return tensors, False
+        with torch.no_grad():
+            return [t.clone() if i in walking else t for i, t in enumerate(tensors)], True
+
+    def recorded(
+        self, tensors: list[torch.Tensor], stands: list[torch.Tensor], versions: list[int], outs: list[torch.Tensor]
+    ) -> None:
+        """Takes in what a program does with its inputs."""
+        self.places.setdefault(_geometry(tensors), []).append([t.storage_offset() for t in tensors])
+        given = {out.untyped_storage().data_ptr() for out in outs}
+        for i, (stand, version) in enumerate(zip(stands, versions)):
+            if stand._version != version or stand.untyped_storage().data_ptr() in given:
+                self.bound.add(i)
+
+
+def _geometry(tensors: list[torch.Tensor]) -> tuple[Any, ...]:
+    return tuple((t.dtype, t.shape, t.stride(), t.untyped_storage().nbytes()) for t in tensors)
 
 
 class HostPiece:
