@@ -3,9 +3,9 @@
 use super::reduce::every;
 use super::sort::sorted;
 use crate::cx::Cx;
-use crate::def::{OpDef, one};
+use crate::def::{OpDef, SigArg, one};
 use tpu_base::{DType, ErrorKind};
-use tpu_hlo::{ScatterDims, V};
+use tpu_hlo::{ScatterDims, Type, V};
 
 pub(crate) static DEFS: &[OpDef] = &[
     one(
@@ -52,8 +52,18 @@ pub(crate) static DEFS: &[OpDef] = &[
     )
     .late_shape()
     .eg(&["3 i64[3,4]%9", "2 i64[4]%2 invert=True"]),
+    // whole numbers too, as CUDA counts them and the CPU does not: mixtures of experts ask for it
     one("histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor", histc)
         .consts(&["min", "max"])
+        .shapes(|s| {
+            let SigArg::Int(bins) = *s.arg("bins") else { return None };
+            let dtype = s.dtype("self").filter(|d| d.is_int())?;
+            Some(vec![Type::new(dtype, [bins])])
+        })
+        .invalid(|numbers, _| {
+            let number = |i: usize| numbers.get(i).copied().flatten().map_or(0.0, |n| n.as_f64());
+            numbers.get(1).is_some_and(|bins| bins.is_some_and(|b| b.as_f64() <= 0.0)) || number(2) > number(3)
+        })
         .eg(&["f32[50] 10", "f32[5,9] 8 -1 1.5", "f64[40] 7 0 2", "f32[4] 3 1 1"]),
 ];
 
@@ -139,21 +149,23 @@ fn isin<'b>(cx: &Cx<'b>, elements: &str, tests: &str) -> V<'b> {
 
 fn histc<'b>(cx: &Cx<'b>) -> V<'b> {
     let x = cx.t("self");
-    let x = x.convert(x.dtype().opmath()).reshape(&[x.numel()]);
+    let whole = x.dtype().is_int();
+    let x = x.convert(if whole { DType::I64 } else { x.dtype().opmath() }).reshape(&[x.numel()]);
     let bins = cx.int("bins");
     let (lo, hi) = (cx.number("min").as_f64(), cx.number("max").as_f64());
     let of_data = lo == hi && x.numel() > 0;
     let (lo, hi) = if of_data { (x.min_over(&[0]), x.max_over(&[0])) } else { (x.lit(lo), x.lit(hi)) };
-    if of_data {
+    if of_data && !whole {
         let finite = (lo.is_finite() & hi.is_finite()).reshape(&[]);
         cx.check(finite, ErrorKind::User, "torch.histc: range is not finite");
     }
     // a range of no width grows by one on each side
     let flat = lo.eq(hi);
-    let (lo, hi) = (flat.select(lo - 1.0, lo), flat.select(hi + 1.0, hi));
-    let bin = ((x - lo) * bins as f64 / (hi - lo)).floor().min((bins - 1) as f64);
+    let (lo, hi) = (flat.select(lo - lo.lit(1), lo), flat.select(hi + hi.lit(1), hi));
+    let bin = (x - lo) * x.lit(bins) / (hi - lo);
+    let bin = if whole { bin } else { bin.floor() }.min(bin.lit(bins - 1));
     let inside = x.ge(lo) & x.le(hi);
-    let bin = inside.select(bin, bin.full_like(-1.0)).convert(DType::I32);
+    let bin = inside.select(bin, bin.full_like(-1i64)).convert(DType::I32);
     // measured: comparing with every bin costs thirty times as much on a CPU
     let d = ScatterDims { inserted: vec![0], scatter_dims: vec![0], index_vector_dim: 1, ..Default::default() };
     let one = bin.full_like(1i64);
