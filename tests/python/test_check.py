@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch_tpu import aot
 from torch_tpu._check.compiler import Compiler
+from torch_tpu._check.report import Report, steps
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("libtpu") or os.environ.get("TORCH_TPU_CHECK_LIBRARY")), reason="libtpu is not installed"
@@ -90,8 +91,30 @@ def test_a_training_step_of_a_model_that_takes_no_memory():
 def test_a_program_that_does_not_fit_says_so():
     model = nn.Linear(65536, 131072, bias=False, dtype=torch.bfloat16, device="meta")
     r = aot.compile(model, (meta(8, 65536),), topology="v5e:1x1")
-    assert not r.fits
-    assert r.error or r.peak_memory_bytes > r.memory_limit_bytes
+    assert not r.fits and "Ran out of memory" in r.error
+    assert r.excess_bytes == r.peak_memory_bytes - r.memory_limit_bytes > 0
+    assert r.held[0].name == "argument 0" and r.held[0].bytes == 65536 * 131072 * 2, "from a chip that has more"
+
+
+def test_what_fills_the_memory_has_its_op_and_line():
+    def scores(x, y):
+        product = x @ y
+        return torch.softmax(product.float(), -1).to(y.dtype) @ y
+
+    r = aot.compile(scores, [meta(4096, 4096) for _ in "xy"], topology=TOPOLOGY)
+    largest = max(r.held, key=lambda h: h.bytes if h.op else 0)
+    assert largest.bytes >= 4096**2 * 2 and "test_check.py" in largest.line
+    assert sum(h.bytes for h in r.held) <= 1.1 * r.peak_memory_bytes
+    assert any("test_check.py" in i.line for i in r.instructions[:2]), "the slowest too"
+
+
+def test_a_loop_of_the_script_is_told_by_what_runs_equally_often():
+    def plan(times, seconds):
+        return Report("p", TOPOLOGY, times=times, predicted_seconds=seconds)
+
+    assert steps([plan(1, 2.0), plan(40, 1.0), plan(80, 0.25)]) == (40, 1.5)
+    assert steps([plan(1, 100.0), plan(40, 1.0)])[0] == 1, "most of the time is no loop"
+    assert steps([]) == (1, 0)
 
 
 def test_a_program_that_does_not_compile_says_where_and_the_next_does():
@@ -107,10 +130,11 @@ def test_a_program_that_does_not_compile_says_where_and_the_next_does():
         assert "error" not in compiler.compile(good)
 
 
-def test_many_devices():
-    text = """module @m attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 4 : i32} {
+@pytest.mark.parametrize("topology, devices", [("v6e:2x2", 4), ("tpu7x:4x4x4", 128)])
+def test_many_devices(topology, devices):
+    text = """module @m attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = DEVICES : i32} {
   func.func public @main(%a: tensor<1024xf32>) -> tensor<1024xf32> {
-    %0 = "stablehlo.all_reduce"(%a) <{replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>}> ({
+    %0 = "stablehlo.all_reduce"(%a) <{replica_groups = dense<GROUP> : tensor<1xDEVICESxi64>}> ({
     ^bb0(%x: tensor<f32>, %y: tensor<f32>):
       %s = stablehlo.add %x, %y : tensor<f32>
       stablehlo.return %s : tensor<f32>
@@ -118,8 +142,24 @@ def test_many_devices():
     return %0 : tensor<1024xf32>
   }
 }"""
-    r = aot.compile(text, topology="v6e:2x2")
+    text = text.replace("DEVICES", str(devices)).replace("GROUP", str([list(range(devices))]))
+    r = aot.compile(text, topology=topology)
     assert r.error is None and any("all-reduce" in i.opcode for i in r.instructions)
+
+
+def test_a_sharded_product():
+    text = """module @m attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+  sdy.mesh @mesh = <["x"=4]>
+  func.func public @main(%a: tensor<512x256xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>},
+                         %b: tensor<256x512xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+      -> (tensor<512x512xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
+    %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : (tensor<512x256xf32>, tensor<256x512xf32>) -> tensor<512x512xf32>
+    return %0 : tensor<512x512xf32>
+  }
+}"""
+    r = aot.compile(text, topology="v6e:2x2")
+    assert r.error is None and r.argument_bytes == 2 * 512 * 256 * 4 // 4, "a quarter of each on a device"
+    assert any("all-gather" in i.opcode or "collective" in i.opcode for i in r.instructions)
 
 
 def test_hints():
@@ -146,6 +186,10 @@ for _ in range(3):
 print("sum is finite:", out.sum().isfinite().item())
 if "fail" in sys.argv:
     raise RuntimeError("halfway")
+if "interrupted" in sys.argv:
+    import os, signal
+    os.kill(os.getpid(), signal.SIGINT)
+    out.sum().item()
 if "huge" in sys.argv:
     torch.zeros(1 << 33, dtype=torch.uint8, device="tpu").view(torch.int32)[:8].sum().item()
 """
@@ -170,6 +214,7 @@ def test_the_command(check, tmp_path):
     assert "sum is finite: True" in done.stdout and "all compile and fit" in done.stdout
     assert "script.py:6" in done.stdout, "the slowest fusions name their lines"
     figures = json.loads((tmp_path / "r.json").read_text())
+    assert figures["steps"] == 3 and 0 < figures["predicted_seconds_per_step"] <= figures["predicted_seconds"] / 3
     graph = next(p for p in figures["programs"] if p["times"] == 3 and p["flops"] > 2 * 8 * 64 * 64)
     assert graph["predicted_seconds"] > 0 and graph["fits"] and graph["memory_limit_bytes"] > 30 << 30
     assert figures["predicted_seconds"] >= 3 * graph["predicted_seconds"]
@@ -182,6 +227,12 @@ def test_a_script_that_fails_gives_the_report_so_far(check):
     assert "RuntimeError: halfway" in done.stderr and "before the script failed" in done.stdout
 
 
+def test_an_interrupted_script_gives_the_report_so_far(check):
+    done = check(args=["interrupted"])
+    assert done.returncode == 130
+    assert "before the script failed" in done.stdout and "Traceback" not in done.stderr
+
+
 def test_bad_calls(check, tmp_path):
     done = check("--json", tmp_path / "no" / "r.json")
     assert done.returncode == 2 and "can't be written" in done.stderr
@@ -191,6 +242,10 @@ def test_bad_calls(check, tmp_path):
     assert done.returncode == 2 and "known are" in done.stderr and "Traceback" not in done.stderr
     done = check(TORCH_TPU_CHECK_LIBRARY=str(tmp_path / "none.so"))
     assert done.returncode == 2 and "is no file" in done.stderr
+    other = tmp_path / "other.so"
+    other.write_bytes(b"no library")
+    done = check(TORCH_TPU_CHECK_LIBRARY=str(other))
+    assert done.returncode == 2 and "can't be used" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_the_environment_form(check):
@@ -211,7 +266,18 @@ def test_good():
 def test_bad():
     torch.fft.fft(torch.ones(8, dtype=torch.complex128, device="tpu")).cpu()
 """)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "torch_tpu.pytest", "--tpu-check", TOPOLOGY, tmp_path]
+    command = [sys.executable, "-m", "pytest", "-q", "--tpu-check", TOPOLOGY, tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert "does not compile" in done.stdout and "fft" in done.stdout
+
+
+def test_the_pytest_plugin_costs_nothing_unasked(tmp_path):
+    (tmp_path / "test_it.py").write_text(
+        "import sys\n\ndef test_it(pytestconfig):\n"
+        "    assert pytestconfig.pluginmanager.has_plugin('torch_tpu')\n"
+        "    assert 'torch' not in sys.modules and 'torch_tpu' not in sys.modules\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:hypothesispytest", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr

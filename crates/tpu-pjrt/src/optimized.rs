@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use prost::Message;
 
 use crate::error::{Error, Result};
+use crate::held::{Held, held};
 use crate::trips::{Known, trips};
 use crate::work::{self, Convolution, Window};
 
@@ -37,11 +38,12 @@ pub struct Instruction {
     pub config: String,
 }
 
-/// The instructions that an optimized program runs, in order; loops' bodies where the loop stands.
+/// The instructions that an optimized program runs, in order, loops' bodies where the loop stands; and what its memory holds
+/// at its peak.
 ///
 /// # Errors
 /// Another format, or bytes that are none.
-pub fn instructions(format: &str, code: &[u8]) -> Result<Vec<Instruction>> {
+pub fn instructions(format: &str, code: &[u8]) -> Result<(Vec<Instruction>, Vec<Held>)> {
     let bad = |e: prost::DecodeError| Error::argument(format!("the optimized program can't be read: {e}"));
     let module = match format {
         "hlo" => Module::decode(code).map_err(bad)?,
@@ -53,7 +55,7 @@ pub fn instructions(format: &str, code: &[u8]) -> Result<Vec<Instruction>> {
     if let Some(entry) = walk.by_id.get(&module.entry) {
         walk.through(entry, &[], 1.0);
     }
-    Ok(walk.found)
+    Ok((walk.found, held(&module)))
 }
 
 struct Walk<'a> {
@@ -125,11 +127,25 @@ struct ModuleWithConfig {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Module {
+pub(crate) struct Module {
     #[prost(message, repeated, tag = "3")]
-    computations: Vec<Computation>,
+    pub(crate) computations: Vec<Computation>,
     #[prost(int64, tag = "6")]
-    entry: i64,
+    pub(crate) entry: i64,
+    #[prost(message, optional, tag = "7")]
+    pub(crate) schedule: Option<Schedule>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Schedule {
+    #[prost(map = "int64, message", tag = "1")]
+    pub(crate) sequences: HashMap<i64, Sequence>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Sequence {
+    #[prost(int64, repeated, tag = "1")]
+    pub(crate) instructions: Vec<i64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -145,13 +161,13 @@ pub(crate) struct Computation {
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct RawInstruction {
     #[prost(string, tag = "1")]
-    name: String,
+    pub(crate) name: String,
     #[prost(string, tag = "2")]
     pub(crate) opcode: String,
     #[prost(message, optional, tag = "3")]
     pub(crate) shape: Option<Shape>,
     #[prost(message, optional, tag = "7")]
-    metadata: Option<Metadata>,
+    pub(crate) metadata: Option<Metadata>,
     #[prost(message, optional, tag = "8")]
     pub(crate) literal: Option<Literal>,
     #[prost(int64, tag = "9")]
@@ -169,7 +185,7 @@ pub(crate) struct RawInstruction {
     #[prost(int64, repeated, tag = "38")]
     pub(crate) called: Vec<i64>,
     #[prost(bytes = "vec", tag = "43")]
-    config: Vec<u8>,
+    pub(crate) config: Vec<u8>,
     #[prost(string, tag = "63")]
     pub(crate) comparison: String,
 }
@@ -201,10 +217,23 @@ impl RawInstruction {
     pub(crate) fn size(&self) -> u64 {
         self.shape.as_ref().map_or(0, Shape::bytes)
     }
+
+    /// Bytes of it that lie in the device's main memory. A transfer that begins gives its target first, and its source.
+    pub(crate) fn memory(&self) -> u64 {
+        let Some(shape) = &self.shape else { return 0 };
+        match shape.parts.first() {
+            Some(target) if self.opcode.ends_with("-start") => target.in_memory(),
+            _ => shape.in_memory(),
+        }
+    }
+
+    pub(crate) fn source_line(&self) -> i32 {
+        self.metadata.as_ref().map_or(0, |m| m.source_line)
+    }
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Metadata {
+pub(crate) struct Metadata {
     #[prost(string, tag = "2")]
     op_name: String,
     #[prost(string, tag = "3")]
@@ -216,11 +245,20 @@ struct Metadata {
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Shape {
     #[prost(int32, tag = "2")]
-    element: i32,
+    pub(crate) element: i32,
     #[prost(int64, repeated, tag = "3")]
     pub(crate) dims: Vec<i64>,
     #[prost(message, repeated, tag = "4")]
-    parts: Vec<Shape>,
+    pub(crate) parts: Vec<Shape>,
+    #[prost(message, optional, tag = "5")]
+    pub(crate) layout: Option<Layout>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Layout {
+    /// 0: the device's main memory.
+    #[prost(int64, tag = "8")]
+    memory: i64,
 }
 
 /// Names and bits of XLA's `PrimitiveType`s.
@@ -250,7 +288,19 @@ fn element(id: i32) -> (&'static str, u64) {
 }
 
 impl Shape {
-    fn first(&self) -> String {
+    pub(crate) fn largest(&self) -> &Shape {
+        self.parts.iter().max_by_key(|p| p.bytes()).unwrap_or(self)
+    }
+
+    fn in_memory(&self) -> u64 {
+        match &self.layout {
+            _ if !self.parts.is_empty() => self.parts.iter().map(Shape::in_memory).sum(),
+            Some(layout) if layout.memory != 0 => 0,
+            _ => self.bytes(),
+        }
+    }
+
+    pub(crate) fn first(&self) -> String {
         match self.parts.first() {
             Some(part) => part.first(),
             None => {
@@ -278,7 +328,7 @@ mod tests {
         RawInstruction {
             name: name.into(),
             opcode: opcode.into(),
-            shape: Some(Shape { element: 16, dims: vec![8, 128], parts: vec![] }),
+            shape: Some(Shape { element: 16, dims: vec![8, 128], ..Shape::default() }),
             config: config.as_bytes().to_vec(),
             called: called.to_vec(),
             ..RawInstruction::default()
@@ -333,9 +383,9 @@ mod tests {
         let outer = body(4, 1, [up_to, vec![fusion("outer")]].concat());
         let all = vec![constant(1, 0), constant(2, 5), value(3, "tuple", &[1, 2]), looped(4, 3, 4, 5)];
         let entry = Computation { id: 1, root: 4, instructions: all };
-        let module = Module { computations: vec![inner, test(3), outer, test(5), entry], entry: 1 };
+        let module = Module { computations: vec![inner, test(3), outer, test(5), entry], entry: 1, schedule: None };
         let code = ModuleWithConfig { module: Some(module) }.encode_to_vec();
-        let found = instructions("hlo_with_config", &code).unwrap();
+        let (found, _) = instructions("hlo_with_config", &code).unwrap();
         let times = |name: &str| found.iter().find(|i| i.name == name).unwrap().times;
         assert_eq!((times("outer"), times("inner")), (5.0, 10.0));
         let one = found.iter().find(|i| i.name == "inner").unwrap();

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use tpu_base::{DType, ErrorKind};
 use tpu_graph::geometry::{Base, Dims, View};
-use tpu_graph::{HostValue, Param, export, hash_base};
+use tpu_graph::{HostValue, Node, Param, export, hash_base};
 
 /// What an error says it is, in a file.
 const KINDS: [(&str, ErrorKind); 9] = [
@@ -60,6 +60,9 @@ struct Description {
     aliases: Vec<Option<usize>>,
     checks: Vec<(String, String)>,
     rng_increment: Option<u64>,
+    /// Of each op the number of its first value, its name and its Python line. A file has none.
+    #[serde(default)]
+    origins: Vec<(u32, String, String)>,
 }
 
 fn unsound(what: impl std::fmt::Display) -> Fault {
@@ -108,7 +111,10 @@ impl Device {
         })?;
         let kind = |kind: ErrorKind| KINDS.iter().find(|(_, k)| *k == kind).map_or("bug", |(name, _)| name).to_owned();
         let draws = program.params.iter().any(|p| matches!(p, Param::Rng { .. }));
+        let origin =
+            |((n, site), start): ((&Node<Slot>, &Arc<str>), &u32)| (*start, n.sig.form.name.clone(), site.to_string());
         let description = Description {
+            origins: cut.nodes.iter().zip(&open.sites).zip(&program.starts).map(origin).collect(),
             module: program.module.to_string(),
             thorough: Source::thorough(&program.module),
             inputs: stands.iter().map(|v| Array::of(&v.base)).collect(),

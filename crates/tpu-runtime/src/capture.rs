@@ -31,7 +31,7 @@ pub(crate) struct Open {
     bodies: Vec<Arc<dyn tpu_aten::Body>>,
     /// The user's line that is being recorded, and that of each node.
     site: Arc<str>,
-    sites: Vec<Arc<str>>,
+    pub(crate) sites: Vec<Arc<str>>,
 }
 
 /// One graph of torch.compile: a program for each geometry of its inputs.

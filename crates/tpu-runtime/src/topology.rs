@@ -10,6 +10,9 @@ use tpu_pjrt::{CompileOptions, DeviceDescription, Executable, Plugin, Topology, 
 
 use crate::info::attributes;
 
+/// Values named of those that fill the memory.
+const HELD: usize = 20;
+
 static OPEN: Mutex<Option<Topology>> = Mutex::new(None);
 
 #[derive(Deserialize)]
@@ -90,7 +93,18 @@ fn compile(program: &Path, options: &CompileOptions, executable: Option<&Path>, 
     if let Some(path) = optimized {
         std::fs::write(path, &code)?;
     }
-    let found: Vec<Json> = instructions(&format, &code)?
+    let (found, held) = instructions(&format, &code)?;
+    let held: Vec<Json> = held
+        .into_iter()
+        .take(HELD)
+        .map(|h| {
+            json!({
+                "name": h.name, "opcode": h.opcode, "result": h.result, "bytes": h.bytes, "line": h.source_line,
+                "parameter": h.parameter,
+            })
+        })
+        .collect();
+    let found: Vec<Json> = found
         .into_iter()
         .map(|i| {
             json!({
@@ -107,5 +121,6 @@ fn compile(program: &Path, options: &CompileOptions, executable: Option<&Path>, 
             "aliased": memory.aliased, "temporaries": memory.temporaries, "peak": memory.peak,
         },
         "instructions": found,
+        "held": held,
     }))
 }

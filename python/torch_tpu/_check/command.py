@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 
 from torch_tpu._check.compiler import CheckError
-from torch_tpu._check.report import Report
+from torch_tpu._check.report import Report, steps
 
 SLOWEST = 8
 
@@ -75,13 +75,16 @@ def summary(reports: list[Report], topology: str, fallbacks: dict[str, int]) -> 
     good = [r for r in reports if r.error is None]
     seconds = sum(r.predicted_seconds * r.times for r in good)
     flops = sum(r.flops * r.times for r in good)
+    rounds, each = steps(reports)
     return {
         "topology": topology,
         "plans": len(reports),
-        "failed": len(reports) - len(good),
-        "do_not_fit": sum(not r.fits for r in good),
+        "failed": sum(r.error is not None and not r.excess_bytes for r in reports),
+        "do_not_fit": sum(r.excess_bytes > 0 for r in reports),
         "compiles_and_fits": all(r.fits for r in reports),
         "predicted_seconds": seconds,
+        "steps": rounds,
+        "predicted_seconds_per_step": each,
         "flops": flops,
         "predicted_mfu": flops / (seconds * good[0].peak_flops) if seconds else 0.0,
         "peak_memory_bytes": max((r.peak_memory_bytes for r in good), default=0),
@@ -100,7 +103,7 @@ def render(reports: list[Report], topology: str, fallbacks: dict[str, int], fail
     for r in sorted(reports, key=lambda r: -r.predicted_seconds * r.times):
         took = r.predicted_seconds * r.times
         share = took / total["predicted_seconds"] if total["predicted_seconds"] else 0
-        note = "" if r.fits else "DOES NOT COMPILE" if r.error else "DOES NOT FIT"
+        note = "" if r.fits else "DOES NOT FIT" if r.excess_bytes else "DOES NOT COMPILE"
         rows.append(
             (r.name, str(r.times), duration(r.predicted_seconds), f"{share:.0%}", size(r.peak_memory_bytes),
              f"{r.arithmetic_intensity:.1f}", f"{r.predicted_mfu:.0%}", note)
@@ -111,16 +114,12 @@ def render(reports: list[Report], topology: str, fallbacks: dict[str, int], fail
     if len(rows) > len(shown):
         lines.append(f"… and {len(rows) - len(shown)} plans more")
     for r in reports:
-        if r.error:
+        if r.excess_bytes:
+            more = f"{size(r.excess_bytes)} more than the {size(r.memory_limit_bytes)} there are"
+            lines += ["", f"does not fit: {r.name} needs {more}; at its peak it holds"]
+            lines += [f"  {size(h.bytes):>10}  {h.name} {h.result}  {h.op} {h.line}".rstrip() for h in r.held[:SLOWEST]]
+        elif r.error:
             lines += ["", f"does not compile: {r.name}", f"  {r.error}"]
-        elif not r.fits:
-            over = r.peak_memory_bytes - r.memory_limit_bytes
-            lines += [
-                "",
-                f"does not fit: {r.name} needs {size(over)} more than the {size(r.memory_limit_bytes)} there are "
-                f"(arguments {size(r.argument_bytes)}, results {size(r.output_bytes)}, temporaries "
-                f"{size(r.temporary_bytes)})",
-            ]
     slow = sorted(((i.seconds * r.times, i) for r in reports for i in r.instructions), key=lambda pair: -pair[0])
     if slow:
         lines += ["", "slowest on the chip:"]
@@ -131,6 +130,9 @@ def render(reports: list[Report], topology: str, fallbacks: dict[str, int], fail
     good = "all compile and fit" if total["compiles_and_fits"] else (
         f"{total['failed']} do not compile, {total['do_not_fit']} do not fit"
     )  # fmt: skip
+    if total["steps"] > 1:
+        each = duration(total["predicted_seconds_per_step"])
+        lines += ["", f"{total['steps']} like steps, each predicted {each} on the chip"]
     lines += [
         "",
         f"{good}; predicted {duration(total['predicted_seconds'])} on the chip in all, "

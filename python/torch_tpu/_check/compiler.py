@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from torch_tpu._check import chips
+from torch_tpu._check.report import needed
+
+LARGER = "tpu7x:1x1x1"
 
 ENVIRONMENT = {  # otherwise libtpu waits minutes for a metadata server
     "TPU_SKIP_MDS_QUERY": "1",
@@ -81,9 +84,22 @@ class Compiler:
         request = {"program": str(file), "replicas": replicas, "partitions": partitions}
         kept = {name: folder / name for name in ("executable", "optimized")} if keep else {}
         answer = self._ask({"compile": request | {name: str(path) for name, path in kept.items()}})
+        if needed(answer.get("error", "")) and (replicas, partitions) == (1, 1):
+            answer |= self._elsewhere(request)
         if "error" not in answer:
             answer |= {name: path.read_bytes() for name, path in kept.items()}
         return answer
+
+    def _elsewhere(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What fills the memory, from a chip that has more: the compiler tells nothing of a program it refuses."""
+        here = self.topology
+        try:
+            self.open(LARGER)
+            return {"held": self._ask({"compile": request}).get("held", [])}
+        except (ValueError, CheckError):
+            return {}
+        finally:
+            self.open(here)
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         try:

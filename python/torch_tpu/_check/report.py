@@ -14,8 +14,10 @@ LANES, SUBLANES = 128, 8  # of a vector register
 WIDTH = {"i1": 1, "i8": 1, "ui8": 1, "i16": 2, "i32": 4, "ui32": 4, "i64": 8, "ui64": 8, "f16": 2, "bf16": 2, "f32": 4,
          "f64": 8}  # fmt: skip
 TENSOR = re.compile(r"tensor<((?:\d+x)+)([a-z]+\d+)>")
+OUT_OF_MEMORY = re.compile(r"memory required[^(]*\(([\d.]+)([KMGT]?)\) exceeds")
 LARGE = 1 << 20  # bytes
 NOTABLE = 5e-6  # seconds
+ROUNDS = 0.8
 
 
 @dataclass
@@ -38,6 +40,22 @@ class Instruction:
 
 
 @dataclass
+class Held:
+    """A value in the device's memory where the program needs most."""
+
+    name: str
+    """The instruction that made it, or which argument it is."""
+    result: str
+    """Dtype and sizes."""
+    bytes: int
+    """Without padding."""
+    op: str = ""
+    """The ATen op that made it."""
+    line: str = ""
+    """That op's Python line."""
+
+
+@dataclass
 class Report:
     """One program, compiled for one topology. Figures are of one device and one run."""
 
@@ -54,7 +72,10 @@ class Report:
     output_bytes: int = 0
     temporary_bytes: int = 0
     peak_memory_bytes: int = 0
+    """With an error that says how much is needed: that."""
     memory_limit_bytes: int = 0
+    held: list[Held] = field(default_factory=list)
+    """The largest values at the peak; of a program that is refused for its memory, as a chip with more would hold them."""
     predicted_seconds: float = 0.0
     peak_flops: float = 0.0
     """Of the device, per second, in bfloat16."""
@@ -75,6 +96,11 @@ class Report:
         return self.error is None and self.peak_memory_bytes <= self.memory_limit_bytes
 
     @property
+    def excess_bytes(self) -> int:
+        """What it needs beyond the limit; 0 if it fits, or if it is not known."""
+        return max(self.peak_memory_bytes - self.memory_limit_bytes, 0)
+
+    @property
     def predicted_mfu(self) -> float:
         """Model flops utilization: the share of the device's peak that the program's flops make."""
         return self.flops / (self.predicted_seconds * self.peak_flops) if self.predicted_seconds else 0.0
@@ -90,10 +116,22 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """All figures under their names, for ``--json``."""
-        skipped = {"stablehlo", "optimized_hlo", "executable", "instructions", "ops"}
+        skipped = {"stablehlo", "optimized_hlo", "executable", "instructions", "held", "ops"}
         figures = {k: v for k, v in vars(self).items() if k not in skipped}
-        figures |= {k: getattr(self, k) for k in ("fits", "predicted_mfu", "arithmetic_intensity")}
-        return figures | {"instructions": [vars(i) for i in self.instructions[:20]]}
+        figures |= {k: getattr(self, k) for k in ("fits", "excess_bytes", "predicted_mfu", "arithmetic_intensity")}
+        return figures | {"instructions": [vars(i) for i in self.instructions[:20]], "held": [vars(h) for h in self.held]}
+
+
+def steps(reports: list[Report]) -> tuple[int, float]:
+    """How many like rounds the checked script made, and the predicted seconds of one. The number is the largest of which
+    plans with at least ROUNDS of all predicted time ran a multiple; 1 if there is no loop."""
+    good = [r for r in reports if r.error is None]
+    total = sum(r.predicted_seconds * r.times for r in good)
+    for n in sorted({r.times for r in good}, reverse=True):
+        inside = sum(r.predicted_seconds * r.times for r in good if r.times % n == 0)
+        if n > 1 and inside >= ROUNDS * total > 0:
+            return n, inside / n
+    return 1, total
 
 
 def report(
@@ -103,8 +141,10 @@ def report(
     limit = int(about["attributes"].get("device_memory_bytes_limit", 0))
     r = Report(name, about["topology"], memory_limit_bytes=limit, peak_flops=chip.peak_flops, stablehlo=text)
     r.ops = [list(s[1:]) for s in starts]
+    found = origin(text, starts)
+    r.held = [holder(h, *found(h["line"])) for h in answer.get("held", ())]
     if why := answer.get("error"):
-        r.error = blamed(why, text, starts)
+        r.error, r.peak_memory_bytes = blamed(why, text, starts), needed(why)
         return r
     cost, memory = answer["cost"] or {}, answer["memory"]
     r.flops, r.bytes_accessed = cost.get("flops", 0.0), cost.get("bytes accessed", 0.0)
@@ -112,7 +152,6 @@ def report(
     r.argument_bytes, r.output_bytes = memory["arguments"], memory["outputs"]
     r.temporary_bytes, r.peak_memory_bytes = memory["temporaries"], memory["peak"]
     r.optimized_hlo, r.executable = answer.get("optimized", b""), answer.get("executable", b"")
-    found = origin(text, starts)
     r.estimated_cycles = round(sum((i["cycles"] or 0) * i["times"] for i in answer["instructions"]))
     for i in answer["instructions"]:
         op, line = found(i["line"])
@@ -125,6 +164,18 @@ def report(
     r.predicted_seconds = sum(i.seconds for i in r.instructions)
     r.hints = hints(r)
     return r
+
+
+def holder(h: dict[str, Any], op: str, line: str) -> Held:
+    argument = h["parameter"] is not None
+    name = f"argument {h['parameter']}" if argument else h["name"]
+    return Held(name, h["result"], h["bytes"], "" if argument else op, "" if argument else line)
+
+
+def needed(why: str) -> int:
+    """The bytes that a refused program needs, in the compiler's words; 0: it says nothing of memory."""
+    said = OUT_OF_MEMORY.search(why)
+    return round(float(said[1]) * 1024 ** " KMGT".index(said[2] or " ")) if said else 0
 
 
 def seconds(i: dict[str, Any], chip: Chip) -> float:

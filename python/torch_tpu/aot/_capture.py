@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch_tpu import _C, tpu
 from torch_tpu._compile import control
 from torch_tpu._compile.control import laid, plain
+from torch_tpu._compile.pieces import begin
 
 KINDS = {
     InputKind.PARAMETER: "parameter",
@@ -49,6 +50,7 @@ class Capture:
 
     program: dict[str, Any]  # what the core says about it (crates/tpu-runtime/src/aot.rs)
     module: str
+    origins: list[list[Any]]  # of each op its first value's number in the module, its name and its Python line
     inputs: list[Input]
     outputs: list[Any]  # the user's, in order: ``{}`` for a tensor, ``{"value": …}`` for a constant
     in_spec: pytree.TreeSpec
@@ -67,8 +69,8 @@ def capture(
     writes, outputs, tensors = _outputs(exported, inputs)
     text = _record(exported.graph_module, inputs, writes, tensors)
     program = json.loads(text)
-    module = program.pop("module")
-    return Capture(program, module, inputs, outputs, exported.call_spec.in_spec, exported.call_spec.out_spec)
+    module, origins = program.pop("module"), program.pop("origins")
+    return Capture(program, module, origins, inputs, outputs, exported.call_spec.in_spec, exported.call_spec.out_spec)
 
 
 class _Loss(torch.nn.Module):
@@ -109,8 +111,11 @@ def _faked(model: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
     return memo[id(model)]
 
 
-def training(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The StableHLO module of a training step: the model's loss (see `_Loss`), then the gradients of its parameters."""
+def training(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[str, list[list[Any]]]:
+    """The StableHLO module of a training step: the model's loss (see `_Loss`), then the gradients of its parameters. With
+    it, where its values come from (see `Capture.origins`)."""
     from torch._functorch.aot_autograd import aot_export_module
     from torch._subclasses import FakeTensorMode
 
@@ -127,7 +132,8 @@ def training(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
     names = [node.name if isinstance(node, Node) else None for node in output.args[0]]
     writes = {targets.index(buffer): names.index(name) for name, buffer in signature.buffers_to_mutate.items()}
     tensors = [k for k, name in enumerate(names) if name is not None and k not in writes.values()]
-    return json.loads(_record(joint, inputs, writes, tensors))["module"]
+    program = json.loads(_record(joint, inputs, writes, tensors))
+    return program["module"], program["origins"]
 
 
 def _check_sizes(exported: ExportedProgram) -> None:
@@ -254,6 +260,7 @@ class _Run(Interpreter):
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         args, kwargs = pytree.tree_map_only(torch.device, lambda _: torch.device("tpu"), (args, kwargs))
         before = tpu.fallbacks()
+        begin(n)
         error = value = None
         try:
             with warnings.catch_warnings():

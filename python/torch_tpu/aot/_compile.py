@@ -34,11 +34,11 @@ def compile(
         RuntimeError: without libtpu.
         NotImplementedError: for an op that has no lowering.
     """
-    text = subject if isinstance(subject, str) else _text(subject, args, kwargs, train)
+    text, origins = (subject, []) if isinstance(subject, str) else _program(subject, args, kwargs, train)
     with Compiler(topology) as compiler:
         answer = compiler.compile(text, *_devices(text), keep=True)
         name = type(subject).__name__ if isinstance(subject, nn.Module) else getattr(subject, "__name__", "program")
-        return report(name, text, answer, compiler.about, compiler.chip)
+        return report(name, text, answer, compiler.about, compiler.chip, origins)
 
 
 def _devices(text: str) -> tuple[int, int]:
@@ -48,18 +48,18 @@ def _devices(text: str) -> tuple[int, int]:
     return tuple(int(c[1]) if c else 1 for c in counts)
 
 
-def _text(subject: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, train: bool) -> str:
-    from torch_tpu.aot import stablehlo  # torch.export is slow to import
+def _program(
+    subject: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, train: bool
+) -> tuple[str, list[list[Any]]]:
+    """A StableHLO module, and of each op its first value's number, its name and its Python line."""
+    from torch_tpu.aot._capture import capture, training  # torch.export is slow to import
 
-    if isinstance(subject, torch.export.ExportedProgram):
-        return stablehlo(subject)
-    if not train:
-        return stablehlo(subject, args, kwargs)
-    if not isinstance(subject, nn.Module):
-        raise TypeError(f"torch_tpu.aot.compile: train=True takes a module, got {type(subject)}")
-    from torch_tpu.aot._capture import training
-
-    return training(subject, tuple(args), dict(kwargs or {}))
+    if train:
+        if not isinstance(subject, nn.Module):
+            raise TypeError(f"torch_tpu.aot.compile: train=True takes a module, got {type(subject)}")
+        return training(subject, tuple(args), dict(kwargs or {}))
+    program = capture(subject) if isinstance(subject, torch.export.ExportedProgram) else capture(subject, args, kwargs)
+    return program.module, program.origins
 
 
 def topologies() -> list[dict[str, Any]]:

@@ -1,0 +1,197 @@
+"""One architecture: its tiny model on the CPU and on the device, from the same weights and inputs."""
+
+import copy
+import inspect
+import time
+import warnings
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch.testing._comparison import default_tolerances
+
+import recipe
+
+# A result may be this many times as far from the float64 one as the CPU's is.
+NEAR = 2
+TOKENS = 8
+
+
+@dataclass
+class Row:
+    """What became of one type. Of the steps: `close` (assert_close at its defaults), `near` (as near the float64 result as
+    the CPU's), `-` (there is no such step), or nothing, and `reason` says why."""
+
+    kind: str
+    model: str = ""
+    ran_on_cpu: bool = False
+    forward: str = ""
+    backward: str = ""
+    generate: str = ""
+    compiled: str = "-"
+    fallbacks: list[str] = field(default_factory=list)
+    plans: int = 0
+    seconds: float = 0.0
+    reason: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        return all((self.forward, self.backward, self.generate, self.compiled)) and not self.reason
+
+
+class Differs(Exception):
+    pass
+
+
+def floats(x: Any) -> list[torch.Tensor]:
+    """All tensors of numbers in a model's output, in order."""
+    if isinstance(x, torch.Tensor):
+        return [x] if x.is_floating_point() else []
+    if isinstance(x, dict):
+        x = [x[k] for k in x if k != "past_key_values"]
+    return [t for y in x for t in floats(y)] if isinstance(x, list | tuple) else []
+
+
+def held(got: list[torch.Tensor], want: list[torch.Tensor], exact, names: list[str]) -> str:
+    """`close` or `near`; raises Differs."""
+    if [g.shape for g in got] != [w.shape for w in want]:
+        raise Differs(f"sizes {[[*g.shape] for g in got]}, not {[[*w.shape] for w in want]}"[:120])
+    verdict, truth = "close", None
+    for i, (g, w) in enumerate(zip(got, want)):
+        g, w = g.detach().cpu(), w.detach()
+        try:
+            torch.testing.assert_close(g, w, equal_nan=True)
+        except AssertionError:
+            truth = exact() if truth is None else truth
+            verdict = "near"
+            e = truth[i].detach()
+            rtol, atol = default_tolerances(w.dtype)
+            ours, theirs = ((t.double() - e).abs().nan_to_num(0, 0, 0).max() for t in (g, w))
+            bound = NEAR * theirs + atol + rtol * e.abs().nan_to_num(0, 0, 0).max()
+            if not torch.equal(g.isnan(), w.isnan()) or ours > bound:
+                raise Differs(f"{names[i]} is {ours:.1e} from float64, the CPU {theirs:.1e}") from None
+    return verdict
+
+
+def to(x: Any, place: str | torch.dtype) -> Any:
+    def one(t):
+        return t.to(place) if isinstance(place, str) or t.is_floating_point() else t
+
+    return {k: one(v) for k, v in x.items()}
+
+
+def outputs(model, inputs) -> Any:
+    torch.manual_seed(0)
+    return model(**inputs)
+
+
+def loss_of(output) -> torch.Tensor:
+    first = next(t for t in floats(output) if t.requires_grad)
+    return first.square().mean()
+
+
+def gradients(model, inputs) -> tuple[list[str], list[torch.Tensor]]:
+    model.zero_grad(set_to_none=True)
+    loss_of(outputs(model, inputs)).backward()
+    pairs = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None]
+    return [name for name, _ in pairs], [grad.clone() for _, grad in pairs]
+
+
+def quiet(model) -> None:
+    """No dropout and no dropped layers: two devices draw different numbers."""
+    model.eval()
+    for part in model.modules():
+        for name in ("layerdrop", "layer_dropout", "encoder_layerdrop", "decoder_layerdrop"):
+            if isinstance(getattr(part, name, None), float):
+                setattr(part, name, 0.0)
+
+
+def settle(model) -> None:
+    """Weights of a size at which errors show and nothing overflows, whatever the initialization did or left out."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.is_floating_point() and (p.dim() > 1 or not p.isfinite().all()):
+                p.normal_(0, 0.05)
+
+
+def run(kind: str, cls: type, compiled: bool = False) -> Row:
+    warnings.filterwarnings("ignore")
+    row, start = Row(kind, cls.__name__), time.perf_counter()
+    try:
+        _run(row, cls, compiled)
+    except Exception as error:
+        first = str(error).strip().splitlines()
+        row.reason = f"{type(error).__name__}: {first[0] if first else ''}"[:200]
+    row.seconds = round(time.perf_counter() - start, 1)
+    return row
+
+
+def _run(row: Row, cls: type, compiled: bool) -> None:
+    torch.manual_seed(0)
+    cpu = cls(recipe.configuration(row.kind, cls))
+    quiet(cpu)
+    settle(cpu)
+    inputs, problem = None, None
+    for way in recipe.ways(cpu):
+        try:
+            with torch.no_grad():
+                output = outputs(cpu, way)
+            if floats(output):
+                inputs = way
+                break
+        except Exception as error:
+            problem = problem or error
+    if inputs is None:
+        raise problem or ValueError("no way to feed it")
+    row.ran_on_cpu = True
+    exact = copy.deepcopy(cpu).double()
+    device = copy.deepcopy(cpu).to("tpu")
+    there, wide = to(inputs, "tpu"), to(inputs, torch.float64)
+    names = [f"result {i}" for i in range(len(floats(output)))]
+    plans = torch.tpu.compile_count()
+    with torch.no_grad():
+        row.forward = held(floats(outputs(device, there)), floats(output), lambda: floats(outputs(exact, wide)), names)
+    try:
+        names, want = gradients(cpu, inputs)
+    except Exception:
+        row.backward = "-"  # not on the CPU either
+    else:
+        got_names, got = gradients(device, there)
+        if got_names != names:
+            raise Differs("gradients of other parameters than on the CPU")
+        row.backward = held(got, want, lambda: gradients(exact, wide)[1], names)
+    row.generate = generated(cpu, device, inputs, there)
+    if compiled:
+        with torch.no_grad():
+            got = floats(outputs(torch.compile(device), there))
+            names = [f"result {i}" for i in range(len(got))]
+            row.compiled = held(got, floats(output), lambda: floats(outputs(exact, wide)), names)
+    row.plans = torch.tpu.compile_count() - plans
+    row.fallbacks = sorted(torch.tpu.fallbacks())
+
+
+def generated(cpu, device, inputs, there) -> str:
+    """The same tokens."""
+    if not cpu.can_generate() or "generation_config" not in inspect.signature(cpu.generate).parameters:
+        return "-"
+    settings = {"max_new_tokens": TOKENS, "min_new_tokens": TOKENS, "do_sample": False, "pad_token_id": 0}
+
+    def tokens(model, given):
+        torch.manual_seed(0)
+        given = {k: v for k, v in given.items() if k != "decoder_input_ids"}
+        answer = model.generate(**given, **settings)
+        return answer if isinstance(answer, torch.Tensor) else answer.sequences
+
+    try:
+        want = tokens(cpu, inputs)
+    except Exception:
+        return "-"  # not on the CPU either
+    got = tokens(device, there).cpu()
+    if not torch.equal(got, want):
+        raise Differs(f"generates {got[0].tolist()}, not {want[0].tolist()}")
+    return "close"
+
+
+def as_dict(row: Row) -> dict[str, Any]:
+    return asdict(row)

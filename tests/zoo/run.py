@@ -1,0 +1,106 @@
+"""`make zoo`: every architecture, each in a process of its own; writes docs/models.md.
+
+    python tests/zoo/run.py [--only TYPE…] [--rows FILE] [--again failed|missing] [--compiled] [--table FILE]
+
+Rows are kept as JSON lines, so that a run can do some types only and the table still has all.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TORCH_TPU_FALLBACK", "silent")
+
+import one
+import recipe
+import table
+
+LIMIT = 240
+"""Seconds a type may take."""
+
+
+def child(kind: str, cls: type, compiled: bool, file: str) -> int:
+    """Forks before the device starts; the row goes into a file."""
+    pid = os.fork()
+    if pid:
+        return pid
+    out = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(out, 1), os.dup2(out, 2)
+    import torch
+
+    torch.set_num_threads(1)
+    row = one.run(kind, cls, compiled)
+    Path(file).write_text(json.dumps(one.as_dict(row)))
+    os._exit(0)
+
+
+def sweep(kinds: dict[str, type], rows: dict[str, dict], keep: Path, compiled: bool, jobs: int) -> None:
+    waiting, running = list(kinds.items()), {}
+    total, done = len(waiting), 0
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            kind, cls = waiting.pop(0)
+            file = f"{keep}.{kind}"
+            running[child(kind, cls, compiled, file)] = (kind, cls, file, time.monotonic())
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            for other, (_, _, _, since) in running.items():
+                if time.monotonic() - since > LIMIT:
+                    os.kill(other, signal.SIGKILL)
+            time.sleep(0.05)
+            continue
+        kind, cls, file, since = running.pop(pid)
+        if Path(file).exists():
+            row = json.loads(Path(file).read_text())
+            Path(file).unlink()
+        else:
+            took = time.monotonic() - since
+            late = took > LIMIT
+            row = one.as_dict(one.Row(kind, cls.__name__, ran_on_cpu=not late, seconds=round(took, 1)))
+            row["reason"] = f"took longer than {LIMIT} s" if late else f"CRASHED: status {status}"
+        rows[kind] = row
+        with keep.open("a") as lines:
+            lines.write(json.dumps(row) + "\n")
+        done += 1
+        print(f"{done}/{total} {kind} {row['seconds']} s {row['reason']}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", nargs="*", help="these types")
+    parser.add_argument("--again", choices=["failed", "missing"], help="what the rows have as failed, or do not have")
+    parser.add_argument("--rows", type=Path, default=Path("target/zoo.jsonl"), help="where rows are kept")
+    parser.add_argument("--compiled", action="store_true", help="torch.compile too")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--table", type=Path, help="write docs/models.md")
+    options = parser.parse_args()
+    kinds, rows = recipe.kinds(), {}
+    if options.rows.exists():
+        if options.again is None and options.only is None:
+            options.rows.unlink()
+        else:
+            rows = {row["kind"]: row for row in map(json.loads, options.rows.read_text().splitlines())}
+    asked = dict(kinds)
+    if options.only is not None:
+        asked = {kind: kinds[kind] for kind in options.only}
+    elif options.again == "missing":
+        asked = {kind: cls for kind, cls in kinds.items() if kind not in rows}
+    elif options.again == "failed":
+        asked = {kind: cls for kind, cls in kinds.items() if kind not in rows or rows[kind]["reason"]}
+    options.rows.parent.mkdir(parents=True, exist_ok=True)
+    sweep(asked, rows, options.rows, options.compiled, options.jobs)
+    text, good = table.render([rows[kind] for kind in kinds if kind in rows])
+    if options.table:
+        options.table.write_text(text)
+    print(text.split("\n## ")[0])
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
