@@ -15,7 +15,7 @@ export PIP_QUIET = 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench conformance smoke wheel
+.PHONY: help setup demo test lint bench conformance zoo smoke wheel
 # Tests of these crates need nothing but cargo; tpu-capi links torch and is tested through Python.
 RUST_TESTS := --workspace --exclude tpu-capi
 # What the extension is made of.
@@ -50,6 +50,9 @@ conformance: setup $(STAMPS)/libtpu ## PyTorch's test data, the TPU compiler, th
 	$(PY) tests/conformance/tpu.py
 	$(PY) tests/conformance/ops.py
 	$(PY) tests/conformance/sweep.py --table docs/conformance.md
+
+zoo: setup $(STAMPS)/ecosystem ## every architecture of transformers beside the CPU; writes docs/models.md
+	$(PY) tests/zoo/run.py --table docs/models.md
 
 wheel: setup ## build the wheel into dist/ and print its size
 	maturin build --quiet --release --out dist

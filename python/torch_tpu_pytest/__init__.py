@@ -1,8 +1,8 @@
 """A pytest plugin: ``pytest --tpu-check v6e:1x1`` fails a test if one of its programs does not compile for that TPU, or
 does not fit.
 
-A package of its own, because pytest imports the plugins of every installed package: without the option, this one imports
-neither torch nor torch_tpu.
+A package of its own, because pytest imports the plugins of every installed package: without the option, this one
+imports neither torch nor torch_tpu.
 """
 
 import pytest

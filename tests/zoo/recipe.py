@@ -1,10 +1,12 @@
 """A tiny model of every architecture in transformers: its own configuration with small numbers, its own kind of input.
 
-Nothing here knows an architecture: numbers are made small by the names that configurations share, inputs are found by the
-names of `forward`'s arguments, and of several ways to feed a model the first that runs on the CPU is taken.
+Nothing here knows an architecture: numbers are made small by the names that configurations share, inputs are found by
+the names of `forward`'s arguments, and of several ways to feed a model the first that runs on the CPU is taken.
 """
 
+import copy
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,16 +22,19 @@ BATCH, LENGTH, TARGET = 2, 10, 6
 HEADS = (
     "CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "SPEECH_SEQ_2_SEQ", "MASKED_LM", "CTC",
     "IMAGE_CLASSIFICATION", "VIDEO_CLASSIFICATION", "SEMANTIC_SEGMENTATION", "UNIVERSAL_SEGMENTATION",
-    "INSTANCE_SEGMENTATION", "OBJECT_DETECTION", "ZERO_SHOT_OBJECT_DETECTION", "DEPTH_ESTIMATION", "AUDIO_CLASSIFICATION",
+    "INSTANCE_SEGMENTATION", "OBJECT_DETECTION", "ZERO_SHOT_OBJECT_DETECTION", "DEPTH_ESTIMATION",
+    "AUDIO_CLASSIFICATION",
     "IMAGE_TO_IMAGE", "IMAGE_MATTING", "KEYPOINT_DETECTION", "KEYPOINT_MATCHING", "MASK_GENERATION", "POSE_ESTIMATION",
-    "TEXT_TO_WAVEFORM", "TEXT_TO_SPECTROGRAM", "TIME_SERIES_PREDICTION", "SEQUENCE_CLASSIFICATION", "TABLE_QUESTION_ANSWERING",
+    "TEXT_TO_WAVEFORM", "TEXT_TO_SPECTROGRAM", "TIME_SERIES_PREDICTION", "SEQUENCE_CLASSIFICATION",
+    "TABLE_QUESTION_ANSWERING",
     "VISUAL_QUESTION_ANSWERING", "ZERO_SHOT_IMAGE_CLASSIFICATION", "RETRIEVAL", "PRETRAINING", "MASKED_IMAGE_MODELING",
     "BACKBONE", "TEXT_ENCODING",
 )  # fmt: skip
 
 SMALL: dict[str, Any] = {
     # widths
-    "hidden_size": 32, "d_model": 32, "n_embd": 32, "dim": 32, "embed_dim": 32, "emb_dim": 32, "encoder_hidden_size": 32,
+    "hidden_size": 32, "d_model": 32, "n_embd": 32, "dim": 32, "embed_dim": 32, "emb_dim": 32,
+    "encoder_hidden_size": 32,
     "decoder_hidden_size": 32, "hidden_dim": 32, "model_dim": 32, "projection_dim": 16, "embedding_size": 32,
     "d_embed": 32, "word_embed_proj_dim": 32, "d_kv": 8, "head_dim": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8,
     "qk_head_dim": 16, "v_head_dim": 8, "kv_lora_rank": 16, "q_lora_rank": 16, "attention_head_size": 8,
@@ -56,14 +61,24 @@ SMALL: dict[str, Any] = {
     "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 8, "sliding_window": 8, "window_size": 4,
     "attention_window": 4, "block_size": 4, "decoder_vocab_size": VOCABULARY, "entity_vocab_size": 20, "num_labels": 3,
     # pictures and sound
-    "image_size": 32, "patch_size": 8, "num_mel_bins": 16, "num_frames": 4, "frames": 4, "num_channels": 3, "tubelet_size": 2,
+    "image_size": 32, "patch_size": 8, "num_mel_bins": 16, "num_frames": 4, "frames": 4, "num_channels": 3,
+    "tubelet_size": 2,
     "temporal_patch_size": 2, "crop_size": 32, "num_queries": 6, "max_length": 20,
 }  # fmt: skip
 
-LISTS = {  # numbers a stage: divided by 8, so that what divides what stays
-    "hidden_sizes", "embed_dims", "depths", "dims", "neck_hidden_sizes", "encoder_hidden_sizes", "decoder_hidden_sizes",
-    "conv_dim", "upsample_initial_channel",
-}  # fmt: skip
+# What is a width by its name: all are divided by one factor where small numbers of our choice do not fit together.
+WIDTH = re.compile(
+    r"size|dim|width|channels|embd|d_model|d_ff|d_kv|rank|inner|hidden|filters|units|features|d_state|d_head"
+)
+NO_WIDTH = re.compile(
+    r"vocab|image|patch|kernel|window|batch|stride|pool|crop|temporal|spatial|group|type|chunk|num_|n_|grid|block"
+)
+FACTOR = 8
+LARGEST = 120_000_000
+"""Parameters that a tiny model may have."""
+
+# How a configuration is made small, and the attention; the first that gives a model which runs on the CPU is taken.
+WAYS = (("small", "sdpa"), ("divided", "sdpa"), ("divided", "eager"), ("small", "eager"), ("shallow", "eager"))
 
 
 def kinds() -> dict[str, type[PreTrainedModel]]:
@@ -80,31 +95,49 @@ def kinds() -> dict[str, type[PreTrainedModel]]:
     return found
 
 
-def shrink(config: PreTrainedConfig) -> PreTrainedConfig:
-    """The same structure with small numbers."""
+def shrink(config: PreTrainedConfig, how: str) -> PreTrainedConfig:
+    """The same structure with small numbers: ``small`` ones of our choice, all widths ``divided`` by one factor, or the
+    configuration's own widths in a ``shallow`` model."""
     for name, value in list(vars(config).items()):
-        if isinstance(value, PreTrainedConfig):
-            shrink(value)
-        elif name in SMALL and isinstance(value, int) and not isinstance(value, bool):
-            if name in ("sliding_window", "max_length") or value > SMALL[name]:
-                _set(config, name, SMALL[name])
-        elif name == "image_size" and isinstance(value, list | tuple):
-            _set(config, name, type(value)(32 for _ in value))
-        elif name in ("layer_types", "mlp_layer_types", "block_types", "layers_block_type") and isinstance(value, list):
-            _set(config, name, _spread(value, 2))
-        elif name.endswith("_token_id") and isinstance(value, int) and value >= VOCABULARY:
-            _set(config, name, VOCABULARY - 1 - sum(map(ord, name)) % 40)
-        elif name.endswith("_token_id") and isinstance(value, list):
-            _set(config, name, [v % VOCABULARY for v in value])
-        elif name == "rope_scaling" and isinstance(value, dict) and "mrope_section" in value:
-            value["mrope_section"] = [2, 1, 1]
+        new = _smaller(name, value, how)
+        if new is not value:
+            _set(config, name, new)
     for rope in (getattr(config, "rope_parameters", None), getattr(config, "rope_scaling", None)):
         if isinstance(rope, dict) and "mrope_section" in rope:
-            rope["mrope_section"] = [2, 1, 1]
+            small = [2, 1, 1] if how == "small" else [n // FACTOR for n in rope["mrope_section"]]
+            rope["mrope_section"] = rope["mrope_section"] if how == "shallow" else small
     for name, value in (("use_cache", True), ("return_dict", True)):
         if hasattr(config, name):
             _set(config, name, value)
     return config
+
+
+def _smaller(name: str, value: Any, how: str) -> Any:
+    if isinstance(value, PreTrainedConfig):
+        return shrink(value, how)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if name.endswith("_token_id"):
+        if whole and value >= VOCABULARY:
+            return VOCABULARY - 1 - sum(map(ord, name)) % 40
+        return [v % VOCABULARY for v in value] if isinstance(value, list) else value
+    if name in ("layer_types", "mlp_layer_types", "block_types", "layers_block_type") and isinstance(value, list):
+        return _spread(value, 2)
+    width = bool(WIDTH.search(name) and not NO_WIDTH.search(name))
+    if how == "small":
+        if name == "image_size" and isinstance(value, list | tuple):
+            return type(value)(32 for _ in value)
+        if whole and name in SMALL and (name in ("sliding_window", "max_length") or value > SMALL[name]):
+            return SMALL[name]
+        return value
+    if how == "divided" and width:
+        if whole and value >= 4 * FACTOR and value % FACTOR == 0:
+            return value // FACTOR
+        numbers = isinstance(value, list | tuple) and all(isinstance(v, int) for v in value)
+        if numbers and all(v >= 2 * FACTOR and v % FACTOR == 0 for v in value):
+            return type(value)(v // FACTOR for v in value)
+        return value
+    kept = width or name in ("image_size", "patch_size", "num_channels", "num_mel_bins") or "head" in name
+    return SMALL[name] if whole and not kept and name in SMALL and value > SMALL[name] else value
 
 
 def _set(config: PreTrainedConfig, name: str, value: Any) -> None:
@@ -121,14 +154,29 @@ def _spread(value: list[Any], count: int) -> list[Any]:
     return (kinds + value)[:count] if len(kinds) > 1 else value[:count]
 
 
-def configuration(kind: str, model: type[PreTrainedModel]) -> PreTrainedConfig:
+def configuration(kind: str, model: type[PreTrainedModel], how: str, attention: str) -> PreTrainedConfig:
     config = CONFIG_MAPPING[kind]()
     wanted = model.config_class
     if wanted is not None and not isinstance(config, wanted):
         config = wanted()
-    config = shrink(config)
-    config._attn_implementation = "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
+    config = shrink(config, how)
+    config._attn_implementation = attention
     return config
+
+
+def tiny(kind: str, cls: type[PreTrainedModel]) -> Iterator[PreTrainedModel | Exception]:
+    """Models to try, or why there is none."""
+    for how, attention in WAYS:
+        try:
+            config = configuration(kind, cls, how, attention)
+            with torch.device("meta"):
+                count = sum(p.numel() for p in cls(copy.deepcopy(config)).parameters())
+            if count > LARGEST:
+                raise ValueError(f"{count:,} parameters, {how}")
+            torch.manual_seed(0)
+            yield cls(config)
+        except Exception as error:
+            yield error
 
 
 # ---------------------------------------------------------------- inputs
@@ -183,6 +231,15 @@ def ways(model: PreTrainedModel) -> Iterator[dict[str, Any]]:
                 yield {**picture, **decoder}
         for frames in (4, 8, 16):
             yield {"pixel_values": torch.rand(BATCH, frames, 3, *_picture(config, None).shape[2:])}
+    if "grid_thw" in takes or "image_grid_thw" in takes:
+        # patches in rows, and how they lie in the picture
+        patch, time = _first(config, "patch_size", default=8), _first(config, "temporal_patch_size", default=1)
+        channels = _first(config, "in_channels", "in_chans", "num_channels", default=3)
+        for width in (channels * time * patch * patch, channels * patch * patch):
+            rows, grid = torch.rand(16, width), torch.tensor([[1, 4, 4]])
+            for name in ("hidden_states", "pixel_values"):
+                if name in takes and "grid_thw" in takes:
+                    yield {name: rows, "grid_thw": grid}
     if "input_ids" in takes:
         mask = {"attention_mask": torch.ones(BATCH, LENGTH, dtype=torch.long)} if "attention_mask" in takes else {}
         for length in (LENGTH, 16, 64):

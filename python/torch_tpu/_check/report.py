@@ -75,7 +75,7 @@ class Report:
     """With an error that says how much is needed: that."""
     memory_limit_bytes: int = 0
     held: list[Held] = field(default_factory=list)
-    """The largest values at the peak; of a program that is refused for its memory, as a chip with more would hold them."""
+    """The largest values at the peak; of a program refused for its memory, as a chip with more would hold them."""
     predicted_seconds: float = 0.0
     peak_flops: float = 0.0
     """Of the device, per second, in bfloat16."""
@@ -119,12 +119,15 @@ class Report:
         skipped = {"stablehlo", "optimized_hlo", "executable", "instructions", "held", "ops"}
         figures = {k: v for k, v in vars(self).items() if k not in skipped}
         figures |= {k: getattr(self, k) for k in ("fits", "excess_bytes", "predicted_mfu", "arithmetic_intensity")}
-        return figures | {"instructions": [vars(i) for i in self.instructions[:20]], "held": [vars(h) for h in self.held]}
+        return figures | {
+            "instructions": [vars(i) for i in self.instructions[:20]],
+            "held": [vars(h) for h in self.held],
+        }
 
 
 def steps(reports: list[Report]) -> tuple[int, float]:
-    """How many like rounds the checked script made, and the predicted seconds of one. The number is the largest of which
-    plans with at least ROUNDS of all predicted time ran a multiple; 1 if there is no loop."""
+    """How many like rounds the checked script made, and the predicted seconds of one. The number is the largest of
+    which plans with at least ROUNDS of all predicted time ran a multiple; 1 if there is no loop."""
     good = [r for r in reports if r.error is None]
     total = sum(r.predicted_seconds * r.times for r in good)
     for n in sorted({r.times for r in good}, reverse=True):

@@ -111,11 +111,9 @@ def _faked(model: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
     return memo[id(model)]
 
 
-def training(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[str, list[list[Any]]]:
-    """The StableHLO module of a training step: the model's loss (see `_Loss`), then the gradients of its parameters. With
-    it, where its values come from (see `Capture.origins`)."""
+def training(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, list[list[Any]]]:
+    """The StableHLO module of a training step: the model's loss (see `_Loss`), then the gradients of its parameters.
+    With it, where its values come from (see `Capture.origins`)."""
     from torch._functorch.aot_autograd import aot_export_module
     from torch._subclasses import FakeTensorMode
 
