@@ -14,15 +14,16 @@ from torch.testing._comparison import default_tolerances
 # A result may be this many times as far from the float64 one as the CPU's is.
 NEAR = 2
 TOKENS = 8
-# Where one rounding decides a maximum or the side of a ReLU, gradients jump, on the CPU as well: what differs is asked again
-# with other weights, so often in all.
+# Where one rounding decides a maximum or the side of a ReLU, gradients jump, on the CPU as well: what differs is asked
+# again with other weights, so often in all.
 DRAWS = 3
 
 
 @dataclass
 class Row:
     """What became of one type. Of the steps: `close` (assert_close at its defaults), `near` (as near the float64 result
-    as the CPU's), `drawn` (random numbers, of which the sizes agree), `-` (there is no such step), or nothing, and `reason` says why."""
+    as the CPU's), `drawn` (random numbers, of which the sizes agree), `-` (there is no such step), or nothing, and
+    `reason` says why."""
 
     kind: str
     model: str = ""

@@ -5,13 +5,14 @@ from typing import Any
 HEAD = """# Architectures
 
 `make zoo` makes a tiny model of every model type that an auto class of transformers 5.23 knows, with the type's own
-configuration in small numbers and random weights, and runs it on the CPU and on the device (the CPU plugin): forward, backward
-of one loss, and eight greedy tokens where it generates, all in float32. *close* is `assert_close` at its defaults; *near* means
-that the largest error against a float64 run of the same model is at most twice the CPU's, give or take the tolerance; *drawn*
-are models that draw random numbers when they run, of which sizes are compared. Where one rounding decides a maximum or the
-side of a ReLU, gradients jump, on the CPU as well, so what differs is asked again with other weights, three times in all. Each
-type runs in a process of its own with a limit of {limit} s. The recipe (`tests/zoo/recipe.py`) knows no architecture; where it
-finds no configuration and input that the CPU takes, the type is listed as not run.
+configuration in small numbers and random weights, and runs it on the CPU and on the device (the CPU plugin):
+forward, backward of one loss, and eight greedy tokens where it generates, all in float32. *close* is `assert_close`
+at its defaults; *near* means that the largest error against a float64 run of the same model is at most twice the
+CPU's, give or take the tolerance; *drawn* are models that draw random numbers when they run, of which sizes are
+compared. Where one rounding decides a maximum or the side of a ReLU, gradients jump, on the CPU as well, so what
+differs is asked again with other weights, three times in all. Each type runs in a process of its own with a limit
+of {limit} s. The recipe (`tests/zoo/recipe.py`) knows no architecture; where it finds no configuration and input
+that the CPU takes, the type is listed as not run.
 
 """
 
