@@ -83,6 +83,31 @@ def test_the_device_is_found_by_every_style_of_detection():
     assert str(torch.device("tpu", 0)) == "tpu:0"
 
 
+def test_libraries_find_the_package_and_the_device():
+    from importlib.metadata import version
+    from importlib.util import find_spec
+
+    from transformers.utils import is_torch_tpu_available
+
+    assert is_torch_tpu_available()
+    # as diffusers, vLLM and others look
+    assert find_spec("torch_tpu") and version("torch_tpu") == version("torch-tpu")
+    assert torch_tpu.__version__
+
+
+def test_libraries_stay_as_they_are_if_asked(run_python):
+    code = (
+        "import torch, accelerate.state, safetensors.torch, tempfile\n"
+        "print(accelerate.PartialState().device.type)\n"
+        "file = tempfile.mkdtemp() + '/x'\n"
+        "safetensors.torch.save_file({'x': torch.ones(2)}, file)\n"
+        "try: print(safetensors.torch.load_file(file, device='tpu')['x'].device.type)\n"
+        "except Exception as error: print(type(error).__name__)\n"
+    )
+    assert run_python(code).stdout.split() == ["tpu", "tpu"]
+    assert run_python(code, TORCH_TPU_ADAPT="0").stdout.split() == ["cpu", "SafetensorError"]
+
+
 def test_device_counts_and_indices():
     assert torch.tpu.device_count() == torch.accelerator.device_count() == 1
     assert torch.tpu.current_device() == torch.accelerator.current_device_index() == 0
