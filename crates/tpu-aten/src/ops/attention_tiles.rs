@@ -96,10 +96,13 @@ fn up(n: i64, step: i64) -> i64 {
     (n + step - 1) / step * step
 }
 
-/// Rows and keys of a tile whose scores, of all `heads`, are about two megabytes: that stays in a CPU's cache and in a TPU's
-/// vector memory, and leaves each turn enough to do.
+/// Scores of a tile, of all heads: two megabytes stay in a CPU's cache and in a TPU's vector memory, and leave each turn
+/// enough to do.
+const SCORES: i64 = 1 << 19;
+
+/// Rows and keys of a tile, as many of both.
 fn edge(heads: i64) -> i64 {
-    [512, 256].into_iter().find(|n| heads * n * n <= 1 << 19).unwrap_or(128)
+    [512, 256].into_iter().find(|n| heads * n * n <= SCORES).unwrap_or(128)
 }
 
 impl<'a, 'b> Part<'a, 'b> {
@@ -151,7 +154,14 @@ impl<'a, 'b> Part<'a, 'b> {
     }
 
     fn keys_in_tiles(&self) -> bool {
-        if self.causal { self.rows_in_tiles() } else { self.keys >= 2 * self.tile }
+        if self.causal { self.rows_in_tiles() } else { self.keys >= 2 * self.key_tile() }
+    }
+
+    /// Keys of a tile: more than rows where there are few rows, as when one token is generated.
+    fn key_tile(&self) -> i64 {
+        let d = self.q.dims();
+        let (few, scores) = (!self.causal && !self.rows_in_tiles(), d[0] * d[1] * d[2] * self.rows);
+        if few { (SCORES / scores.max(1) / 128 * 128).max(self.tile) } else { self.tile }
     }
 
     fn rows_in_tiles(&self) -> bool {
@@ -209,7 +219,7 @@ impl<'a, 'b> Part<'a, 'b> {
         state: Vec<V<'b>>,
         step: impl Fn(&[V<'b>], &Tile<'b>) -> Vec<V<'b>>,
     ) -> Vec<V<'b>> {
-        let (b, n, size) = (self.cx.b, self.all_keys(), self.tile);
+        let (b, n, size) = (self.cx.b, self.all_keys(), self.key_tile());
         let zero = b.scalar(DType::I32, 0i64);
         let tile = |start: V<'b>, size: i64, edge: bool| Tile {
             start,
