@@ -49,6 +49,33 @@ def smollm2(tokens: int):
     return model, (torch.zeros(1, tokens, dtype=torch.long),), False
 
 
+class Step(nn.Module):
+    """A model's logits for one token, behind what a static cache holds: its tokens' keys and values."""
+
+    def __init__(self, model: nn.Module, room: int):
+        super().__init__()
+        self.model, self.room = model, room
+
+    def cache(self) -> list[torch.Tensor]:
+        c = self.model.config
+        shape = (1, c.num_key_value_heads, self.room, c.hidden_size // c.num_attention_heads)
+        return [torch.zeros(shape, dtype=torch.bfloat16) for _ in range(2 * c.num_hidden_layers)]
+
+    def forward(self, token, place, *held):
+        import transformers
+
+        cache = transformers.StaticCache(self.model.config, max_cache_len=self.room)
+        for layer, keys, values in zip(cache.layers, held[::2], held[1::2]):
+            layer.keys, layer.values, layer.cumulative_length, layer.is_initialized = keys, values, place, True
+            layer.dtype, layer.device = keys.dtype, keys.device
+        return self.model(token, past_key_values=cache, position_ids=place[None], use_cache=True).logits
+
+
+def decode():
+    step = Step(smollm2(1)[0], 512)
+    return step, (torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, dtype=torch.long), *step.cache()), False
+
+
 def gpt():
     return Loss(GPT()), (torch.zeros(8, 128, dtype=torch.long),) * 2, True
 
@@ -60,6 +87,7 @@ def mnist():
 CASES: dict[str, tuple[str, Callable]] = {
     "minilm": ("MiniLM, 32 × 128 tokens, float32", minilm),
     "prefill": ("SmolLM2-135M, 512 tokens, bfloat16", lambda: smollm2(512)),
+    "decode": ("SmolLM2-135M, one token behind 512, bfloat16", decode),
     "mnist": ("MLP 784-512-512-10, batch 128, training", mnist),
     "gpt": ("GPT 4 × 256, 8 × 128 tokens, training", gpt),
     "qwen3": ("two layers of Qwen3-8B, 1 × 4096 tokens, bfloat16, training", lambda: (*qwen3.ours(), True)),
