@@ -42,6 +42,7 @@ def render(rows: list[dict[str, Any]], limit: int = 240) -> tuple[str, bool]:
         "## Disagree",
         "",
         *(f"* `{r['kind']}` ({r['model']}): {r['reason']}" for r in wrong),
+        *(["None."] if not wrong else []),
         "",
         "## Run",
         "",
