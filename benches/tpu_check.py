@@ -1,6 +1,7 @@
 """What the TPU compiler says of known models, as the table of docs/tpu-check.md. Needs libtpu, transformers and no TPU.
 
 python benches/tpu_check.py [--topologies v5e:1x1,v6e:1x1,tpu7x:1x1x1] [NAME...]
+python benches/tpu_check.py --large
 """
 
 import argparse
@@ -84,6 +85,21 @@ def mnist():
     return Loss(mlp()), (torch.zeros(128, 784), torch.zeros(128, dtype=torch.long)), True
 
 
+def summed(devices: int) -> str:
+    """A StableHLO module that adds up 1,024 numbers over all devices."""
+    group = str([list(range(devices))])
+    return f"""module @sum attributes {{mhlo.num_partitions = 1 : i32, mhlo.num_replicas = {devices} : i32}} {{
+  func.func public @main(%a: tensor<1024xf32>) -> tensor<1024xf32> {{
+    %0 = "stablehlo.all_reduce"(%a) <{{replica_groups = dense<{group}> : tensor<1x{devices}xi64>}}> ({{
+    ^bb0(%x: tensor<f32>, %y: tensor<f32>):
+      %s = stablehlo.add %x, %y : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }}) : (tensor<1024xf32>) -> tensor<1024xf32>
+    return %0 : tensor<1024xf32>
+  }}
+}}"""
+
+
 CASES: dict[str, tuple[str, Callable]] = {
     "minilm": ("MiniLM, 32 × 128 tokens, float32", minilm),
     "prefill": ("SmolLM2-135M, 512 tokens, bfloat16", lambda: smollm2(512)),
@@ -98,8 +114,14 @@ CASES: dict[str, tuple[str, Callable]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--large", action="store_true", help="only: a sum over the devices of large topologies")
     parser.add_argument("--topologies", default="v5e:1x1,v6e:1x1,tpu7x:1x1x1")
     options = parser.parse_args()
+    if options.large:
+        for topology, devices in {"v6e:16x16": 256, "tpu7x:4x4x4": 128, "tpu7x:16x16x32": 16384}.items():
+            r = aot.compile(summed(devices), topology=topology)
+            print(f"{topology}, {devices} devices: {r.error or f'compiled in {r.compile_seconds:.1f} s'}", flush=True)
+        return
     print("| program | chip | GFLOP | GB accessed | peak GB | million cycles | predicted ms | MFU |")
     print("|---|---|---:|---:|---:|---:|---:|---:|")
     cycles = {}

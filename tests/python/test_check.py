@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch_tpu import aot
 from torch_tpu._check.compiler import Compiler
-from torch_tpu._check.report import Report, steps
+from torch_tpu._check.report import Report, needed, steps
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("libtpu") or os.environ.get("TORCH_TPU_CHECK_LIBRARY")), reason="libtpu is not installed"
@@ -94,6 +94,12 @@ def test_a_program_that_does_not_fit_says_so():
     assert not r.fits and "Ran out of memory" in r.error
     assert r.excess_bytes == r.peak_memory_bytes - r.memory_limit_bytes > 0
     assert r.held[0].name == "argument 0" and r.held[0].bytes == 65536 * 131072 * 2, "from a chip that has more"
+
+
+def test_the_need_is_read_from_the_compilers_words():
+    assert needed("memory required for HLO temporaries (27.50G) exceeds available HBM (15.75G)") == 27.5 * 2**30
+    assert needed("Ran out of memory in memory space hbm. Used 20.25M of 15.75M hbm. Exceeded by") == 20.25 * 2**20
+    assert needed("no lowering for it") == 0
 
 
 def test_what_fills_the_memory_has_its_op_and_line():

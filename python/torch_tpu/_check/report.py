@@ -14,7 +14,8 @@ LANES, SUBLANES = 128, 8  # of a vector register
 WIDTH = {"i1": 1, "i8": 1, "ui8": 1, "i16": 2, "i32": 4, "ui32": 4, "i64": 8, "ui64": 8, "f16": 2, "bf16": 2, "f32": 4,
          "f64": 8}  # fmt: skip
 TENSOR = re.compile(r"tensor<((?:\d+x)+)([a-z]+\d+)>")
-OUT_OF_MEMORY = re.compile(r"memory required[^(]*\(([\d.]+)([KMGT]?)\) exceeds")
+# In the words of libtpu 0.0.51, and in those that its text has besides.
+OUT_OF_MEMORY = re.compile(r"(?:memory required[^(]*\(|Used )([\d.]+)([KMGT]?)(?:\)| of )")
 LARGE = 1 << 20  # bytes
 NOTABLE = 5e-6  # seconds
 ROUNDS = 0.8
