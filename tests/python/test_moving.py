@@ -132,6 +132,22 @@ def test_batches_of_a_compiled_model():
     assert compiled(turn) == 0
 
 
+def test_batches_of_a_compiled_model_in_inference_mode():
+    model, data = torch.nn.Linear(12, 3), torch.rand(240, 12)
+    with torch.inference_mode():
+        want = [model(data[i : i + 24]) for i in range(0, 240, 24)]
+        run, there = torch.compile(model.to("tpu")), data.to("tpu")
+        for i in range(4):
+            run(there[24 * i : 24 * i + 24])
+
+        def turn():
+            for i, w in enumerate(want):
+                torch.testing.assert_close(run(there[24 * i : 24 * i + 24]).cpu(), w)
+
+        turn()
+        assert compiled(turn) == 0
+
+
 def test_a_compiled_function_that_writes_its_input_or_returns_a_view_of_it():
     @torch.compile
     def f(x, y):

@@ -30,7 +30,8 @@ class Refusal(Exception):
 @contextmanager
 def recording(graph: _C.Graph, inputs: list[torch.Tensor]) -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
     """Records the block's ops into the graph: stand-ins of the inputs, and a list that takes the outputs."""
-    with torch.no_grad(), _disable_current_modes(), torch._C._DisableAutocast():
+    # tensors of inference mode count no writes
+    with torch.inference_mode(False), torch.no_grad(), _disable_current_modes(), torch._C._DisableAutocast():
         stands, outs = graph.record(inputs), []
         try:
             yield stands, outs
