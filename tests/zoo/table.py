@@ -58,4 +58,4 @@ def render(rows: list[dict[str, Any]], limit: int = 240) -> tuple[str, bool]:
 
 
 def _short(reason: str) -> str:
-    return reason.replace("|", "/")[:120]
+    return reason.replace("|", "/")[:120].strip()
