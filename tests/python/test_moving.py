@@ -30,6 +30,7 @@ LOOPS = {
     "from one to another": lambda x, z, i: x[i].copy_(x[i + 9]),
     "across rows": lambda x, z, i: x.view(-1)[i * 9 : i * 9 + 100] + 1,
     "windows": lambda x, z, i: x.view(-1)[5 * i : 5 * i + 60].unfold(0, 6, 3) * 2,
+    "repeated": lambda x, z, i: x[i].expand(100, 40) + 1,
     "steps": lambda x, z, i: x[i::2][:10].mul_(2),
 }
 

@@ -141,15 +141,14 @@ impl<'b> Walk<'b, '_> {
     /// The storage from the view's first element to its last, as a base, and the view of that.
     fn row(&self) -> (Base, View) {
         let view = View { offset: 0, ..self.spec.view.clone() };
-        let last: i64 = view.sizes.iter().zip(&view.strides).map(|(n, stride)| (n - 1) * stride).sum();
-        (Base::new(self.spec.base.dtype, [last + 1].as_slice()), view)
+        (Base::new(self.spec.base.dtype, [view.extent()].as_slice()), view)
     }
 
     fn cut(&self, base: V<'b>, row: &Base) -> V<'b> {
         base.reshape(&[base.numel()]).dynamic_slice(&[self.offset], &row.dims)
     }
 
-    /// [`crate::geometry::starts`] of the offset; 0 where all of a dimension is taken.
+    /// The indices at which the offset lies in an array of `dims`; 0 where all of a dimension is taken.
     fn starts(&self, dims: &[i64], taken: &[i64]) -> Vec<V<'b>> {
         let mut rest = self.offset;
         let mut starts: Vec<V<'b>> = vec![self.offset.lit(0); dims.len()];

@@ -8,8 +8,9 @@ use crate::geometry::{View, moved};
 use crate::lower::lower_node_alone;
 use crate::sig::{ArgSpec, CallArg, HostValue, HostValues, Moving, Place, Sig, Target, TensorArg, TensorSpec, Way};
 use smallvec::SmallVec;
+use std::hash::Hash;
 use std::sync::Arc;
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::Xxh3;
 
 /// Places that get a program each.
 const FIXED: usize = 2;
@@ -45,9 +46,7 @@ impl Family {
         if self.fixed.len() < FIXED || self.moving.len() >= MOVING {
             return None;
         }
-        let mut bytes = id.to_le_bytes().to_vec();
-        bytes.push(self.moving.len() as u8);
-        let sig = Arc::new(moving(&self.fixed, args, hosts, xxh3_128(&bytes))?);
+        let sig = Arc::new(moving(&self.fixed, args, hosts, id)?);
         self.moving.push(sig.clone());
         Some(sig)
     }
@@ -64,7 +63,7 @@ impl Sig {
 
     /// Whether a view is only part of its storage, and so may begin elsewhere.
     pub fn sees_part(&self) -> bool {
-        let part = |t: &TensorSpec| t.view.sizes.iter().product::<i64>() < t.base.numel();
+        let part = |t: &TensorSpec| t.view.extent() * (t.view.dtype.size() as i64) < t.base.nbytes();
         let any = |a: &ArgSpec| match a {
             ArgSpec::Tensor(t) => part(t),
             ArgSpec::List(l) => l.iter().any(|a| matches!(a, ArgSpec::Tensor(t) if part(t))),
@@ -112,15 +111,19 @@ fn serves<P>(sig: &Sig, args: &[CallArg<'_, P>]) -> bool {
     })
 }
 
-/// A signature in which every view that begins elsewhere in one of `fixed` moves.
-fn moving<P>(fixed: &[Arc<Sig>], args: &[CallArg<'_, P>], hosts: usize, id: u128) -> Option<Sig> {
-    let mut sig = Sig { id, ..(**fixed.last()?).clone() };
+/// A signature in which every view that begins elsewhere in one of `fixed` moves. Its identity is the family's and what
+/// [`serves`] asks, for a plan is found by it.
+fn moving<P>(fixed: &[Arc<Sig>], args: &[CallArg<'_, P>], hosts: usize, family: u128) -> Option<Sig> {
+    let mut sig = (**fixed.last()?).clone();
+    let mut identity = Xxh3::new();
+    family.hash(&mut identity);
     if !matches!(sig.way, Way::Native) {
         return None;
     }
     for (place, t) in tensors(args) {
         let elsewhere = |s: &Arc<Sig>| place.spec(&s.args).is_some_and(|spec| spec.view.offset != t.offset);
         if !fixed.iter().any(elsewhere) {
+            t.offset.hash(&mut identity);
             continue;
         }
         let (slot, written) = (hosts + sig.moving.len(), sig.writes(place));
@@ -131,11 +134,13 @@ fn moving<P>(fixed: &[Arc<Sig>], args: &[CallArg<'_, P>], hosts: usize, id: u128
         if !sliced && (spec.base.dtype != spec.view.dtype || spec.view.is_empty()) {
             return None;
         }
+        here.filter(|_| sliced).hash(&mut identity);
         spec.moving = Some(Moving { slot, flat: !sliced });
         sig.moving.push(place);
     }
     if sig.moving.is_empty() {
         return None;
     }
+    sig.id = identity.digest128();
     lower_node_alone(&sig).ok().map(|()| sig)
 }

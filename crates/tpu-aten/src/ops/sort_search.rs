@@ -3,9 +3,9 @@
 use super::reduce::every;
 use super::sort::sorted;
 use crate::cx::Cx;
-use crate::def::{OpDef, SigArg, one};
+use crate::def::{OpDef, one};
 use tpu_base::{DType, ErrorKind};
-use tpu_hlo::{ScatterDims, Type, V};
+use tpu_hlo::{ScatterDims, V};
 
 pub(crate) static DEFS: &[OpDef] = &[
     one(
@@ -55,15 +55,6 @@ pub(crate) static DEFS: &[OpDef] = &[
     // whole numbers too, as CUDA counts them and the CPU does not: mixtures of experts ask for it
     one("histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor", histc)
         .consts(&["min", "max"])
-        .shapes(|s| {
-            let SigArg::Int(bins) = *s.arg("bins") else { return None };
-            let dtype = s.dtype("self").filter(|d| d.is_int())?;
-            Some(vec![Type::new(dtype, [bins])])
-        })
-        .invalid(|numbers, _| {
-            let number = |i: usize| numbers.get(i).copied().flatten().map_or(0.0, |n| n.as_f64());
-            numbers.get(1).is_some_and(|bins| bins.is_some_and(|b| b.as_f64() <= 0.0)) || number(2) > number(3)
-        })
         .eg(&["f32[50] 10", "f32[5,9] 8 -1 1.5", "f64[40] 7 0 2", "f32[4] 3 1 1"]),
 ];
 

@@ -19,7 +19,7 @@ mod tests;
 mod write;
 
 pub use base::{base_for, is_whole, memory_order, reshaped};
-pub use moving::{Moved, moved, starts};
+pub use moving::{Moved, moved};
 pub use read::{ReadPath, read_path};
 pub use step::{Step, Steps};
 pub use write::{WriteKind, WritePath, write_path};
@@ -94,6 +94,12 @@ impl View {
             fits
         };
         self.is_empty() || self.sizes.iter().zip(&self.strides).rev().all(&mut dense)
+    }
+
+    /// Places from the first element to the last, both counted; none of an empty view.
+    pub fn extent(&self) -> i64 {
+        let last: i64 = self.sizes.iter().zip(&self.strides).map(|(n, stride)| (n - 1) * stride).sum();
+        if self.is_empty() { 0 } else { last + 1 }
     }
 
     /// Dimensions whose elements share a place.

@@ -3,8 +3,8 @@
 use super::{Base, Dims, Step, Steps, View, WriteKind, WritePath, read_path, write_path};
 
 /// The paths of a view, less the place where it begins: views of one base for which this is equal are read and written by
-/// the same steps but for the start of one slice, which [`starts`] gives.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// the same steps but for the start of one slice, which is where the offset lies among the array's indices.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Moved {
     /// From the base to the value. The first step that is no reshape is a slice, which starts at 0.
     pub read: Steps,
@@ -48,7 +48,7 @@ fn reshaped(base: &Base, steps: &[Step]) -> (Dims, usize) {
 }
 
 /// The indices of element `offset` of a row-major array of `dims`.
-pub fn starts(dims: &[i64], offset: i64) -> Dims {
+fn starts(dims: &[i64], offset: i64) -> Dims {
     let mut rest = offset;
     let mut starts = Dims::from_elem(0, dims.len());
     for (start, &n) in starts.iter_mut().zip(dims).rev() {
