@@ -23,6 +23,24 @@ def test_architectures_of_every_kind_agree_with_the_cpu(tmp_path):
     assert sum(row["generate"] == "close" for row in found) >= 4
 
 
+def test_what_is_no_number_agrees_with_none(monkeypatch):
+    import torch
+
+    monkeypatch.syspath_prepend(ROOT / "tests/zoo")
+    import one
+
+    def verdict(got, want):
+        want = torch.tensor(want)
+        return one.held([torch.tensor(got)], [want], lambda: [want.double()], ["it"])
+
+    inf, nan = float("inf"), float("nan")
+    assert verdict([1.0, -inf], [1.0, -inf]) == "close"
+    for got in ([1.0, inf], [inf, inf], [nan, 1.0], [1.01, 1.0]):
+        with pytest.raises(one.Differs):
+            verdict(got, [1.0, 1.0])
+    assert not one.numbers([torch.tensor([nan, nan])])
+
+
 def test_whole_numbers_are_counted_into_bins():
     """As mixtures of experts count the tokens of each; the CPU does it for floating point only."""
     import torch

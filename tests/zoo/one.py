@@ -4,7 +4,8 @@ import copy
 import inspect
 import time
 import warnings
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import recipe
@@ -33,13 +34,10 @@ class Row:
     generate: str = ""
     compiled: str = "-"
     fallbacks: list[str] = field(default_factory=list)
-    plans: int = 0
+    draws: int = 0
+    """Weights asked until one agreed."""
     seconds: float = 0.0
     reason: str = ""
-
-    @property
-    def agrees(self) -> bool:
-        return all((self.forward, self.backward, self.generate, self.compiled)) and not self.reason
 
 
 class Differs(Exception):
@@ -53,6 +51,11 @@ def floats(x: Any) -> list[torch.Tensor]:
     if isinstance(x, dict):
         x = [x[k] for k in x if k != "past_key_values"]
     return [t for y in x for t in floats(y)] if isinstance(x, list | tuple) else []
+
+
+def numbers(tensors: list[torch.Tensor]) -> bool:
+    """Whether each has one that can be compared."""
+    return bool(tensors) and all(bool(t.isfinite().any()) for t in tensors if t.numel())
 
 
 def held(got: list[torch.Tensor], want: list[torch.Tensor], exact, names: list[str]) -> str:
@@ -69,9 +72,10 @@ def held(got: list[torch.Tensor], want: list[torch.Tensor], exact, names: list[s
             verdict = "near"
             e = truth[i].detach()
             rtol, atol = default_tolerances(w.dtype)
-            ours, theirs = ((t.double() - e).abs().nan_to_num(0, 0, 0).max() for t in (g, w))
-            bound = NEAR * theirs + atol + rtol * e.abs().nan_to_num(0, 0, 0).max()
-            if not torch.equal(g.isnan(), w.isnan()) or ours > bound:
+            even = all(torch.equal(kind(g), kind(w)) for kind in (torch.isnan, torch.isposinf, torch.isneginf))
+            finite = w.isfinite() & e.isfinite()
+            ours, theirs = ((t[finite].double() - e[finite]).abs().max() for t in (g, w))
+            if not even or not ours <= NEAR * theirs + atol + rtol * e[finite].abs().max():
                 raise Differs(f"{names[i]} is {ours:.1e} from float64, the CPU {theirs:.1e}") from None
     return verdict
 
@@ -127,11 +131,12 @@ def settle(model, draw: int = 0) -> None:
                 p.normal_(0, 0.05)
 
 
-def run(kind: str, cls: type, compiled: bool = False) -> Row:
+def run(kind: str, cls: type, compiled: bool = False, begun: Callable[[], None] = lambda: None) -> Row:
+    """``begun`` is called when the model has run on the CPU."""
     warnings.filterwarnings("ignore")
     row, start = Row(kind, cls.__name__), time.perf_counter()
     try:
-        _run(row, cls, compiled)
+        _run(row, cls, compiled, begun)
     except Exception as error:
         first = str(error).strip().splitlines()
         row.reason = f"{type(error).__name__}: {first[0] if first else ''}"[:200]
@@ -139,20 +144,20 @@ def run(kind: str, cls: type, compiled: bool = False) -> Row:
     return row
 
 
-def _run(row: Row, cls: type, compiled: bool) -> None:
+def _run(row: Row, cls: type, compiled: bool, begun: Callable[[], None]) -> None:
     cpu, inputs, _ = running(row.kind, cls)
     row.ran_on_cpu = True
-    plans = torch.tpu.compile_count()
-    for draw in range(DRAWS):
-        settle(cpu, draw)
-        try:
-            compared(row, cpu, inputs, compiled)
-            break
-        except Differs:
-            if draw == DRAWS - 1:
-                raise
-    row.plans = torch.tpu.compile_count() - plans
-    row.fallbacks = sorted(torch.tpu.fallbacks())
+    begun()
+    try:
+        for row.draws in range(1, DRAWS + 1):
+            settle(cpu, row.draws - 1)
+            try:
+                return compared(row, cpu, inputs, compiled)
+            except Differs:
+                if row.draws == DRAWS:
+                    raise
+    finally:
+        row.fallbacks = sorted(torch.tpu.fallbacks())
 
 
 def compared(row: Row, cpu: torch.nn.Module, inputs: dict[str, Any], compiled: bool) -> None:
@@ -175,6 +180,8 @@ def compared(row: Row, cpu: torch.nn.Module, inputs: dict[str, Any], compiled: b
     try:
         names, want = gradients(cpu, inputs)
     except Exception:
+        want = []
+    if not numbers(want):
         row.backward = "-"  # not on the CPU either
     else:
         got_names, got = gradients(device, there)
@@ -205,7 +212,7 @@ def running(kind: str, cls: type) -> tuple[torch.nn.Module, dict[str, Any], Any]
             except Exception as error:
                 problem = problem or error
                 continue
-            if floats(output):
+            if numbers(floats(output)):
                 return cpu, inputs, output
     raise problem or ValueError("no way to feed it")
 
@@ -230,7 +237,3 @@ def generated(cpu, device, inputs, there) -> str:
     if not torch.equal(got, want):
         raise Differs(f"generates {got[0].tolist()}, not {want[0].tolist()}")
     return "close"
-
-
-def as_dict(row: Row) -> dict[str, Any]:
-    return asdict(row)

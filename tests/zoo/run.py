@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -35,8 +36,8 @@ def child(kind: str, cls: type, compiled: bool, file: str) -> int:
     import torch
 
     torch.set_num_threads(1)
-    row = one.run(kind, cls, compiled)
-    Path(file).write_text(json.dumps(one.as_dict(row)))
+    row = one.run(kind, cls, compiled, begun=Path(f"{file}.begun").touch)
+    Path(file).write_text(json.dumps(asdict(row)))
     os._exit(0)
 
 
@@ -56,14 +57,16 @@ def sweep(kinds: dict[str, type], rows: dict[str, dict], keep: Path, compiled: b
             time.sleep(0.05)
             continue
         kind, cls, file, since = running.pop(pid)
+        begun, took = Path(f"{file}.begun"), time.monotonic() - since
         if Path(file).exists():
             row = json.loads(Path(file).read_text())
             Path(file).unlink()
         else:
-            took = time.monotonic() - since
-            late = took > LIMIT
-            row = one.as_dict(one.Row(kind, cls.__name__, ran_on_cpu=not late, seconds=round(took, 1)))
-            row["reason"] = f"took longer than {LIMIT} s" if late else f"CRASHED: status {status}"
+            where = "on the device" if begun.exists() else "on the CPU"
+            how = f"took longer than {LIMIT} s" if took > LIMIT else f"KILLED with status {status}"
+            row = asdict(one.Row(kind, cls.__name__, ran_on_cpu=begun.exists(), seconds=round(took, 1)))
+            row["reason"] = f"{how} {where}"
+        begun.unlink(missing_ok=True)
         rows[kind] = row
         with keep.open("a") as lines:
             lines.write(json.dumps(row) + "\n")

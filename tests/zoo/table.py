@@ -20,12 +20,13 @@ that the CPU takes, the type is listed as not run.
 def render(rows: list[dict[str, Any]], limit: int = 240) -> tuple[str, bool]:
     """The document, and whether all that ran agrees."""
     ran = [r for r in rows if r["ran_on_cpu"]]
-    agree = [r for r in ran if not r["reason"]]
+    agree = [r for r in ran if not r["reason"] and r["forward"] != "drawn"]
+    drawn = [r for r in ran if not r["reason"] and r["forward"] == "drawn"]
     wrong = [r for r in ran if r["reason"]]
     idle = [r for r in rows if not r["ran_on_cpu"]]
     fallbacks = [r for r in ran if r["fallbacks"]]
-    crashed = [r for r in rows if "CRASHED" in r["reason"]]
-    share = len(agree) / max(len(ran), 1)
+    killed = [r for r in rows if "KILLED" in r["reason"]]
+    share = len(agree) / max(len(ran) - len(drawn), 1)
     lines = [
         HEAD.format(limit=limit).rstrip(),
         "",
@@ -33,11 +34,13 @@ def render(rows: list[dict[str, Any]], limit: int = 240) -> tuple[str, bool]:
         "|---|---:|",
         f"| asked | {len(rows)} |",
         f"| run on the CPU | {len(ran)} |",
-        f"| agree on the device | {len(agree)} ({share:.1%}) |",
+        f"| agree on the device in values | {len(agree)} ({share:.1%}) |",
+        f"| agree in sizes only (*drawn*) | {len(drawn)} |",
         f"| of these every step *close* | {sum('near' not in (r['forward'], r['backward']) for r in agree)} |",
         f"| generate the same tokens | {sum(r['generate'] == 'close' for r in agree)} |",
+        f"| agree with other weights than the first | {sum(r['draws'] > 1 for r in agree)} |",
         f"| use a CPU fallback | {len(fallbacks)} |",
-        f"| end the process | {len(crashed)} |",
+        f"| end the process | {len(killed)} |",
         "",
         "## Disagree",
         "",
@@ -46,13 +49,13 @@ def render(rows: list[dict[str, Any]], limit: int = 240) -> tuple[str, bool]:
         "",
         "## Run",
         "",
-        "| type | class | forward | backward | generate | fallbacks | plans | s |",
+        "| type | class | forward | backward | generate | fallbacks | weights | s |",
         "|---|---|---|---|---|---|---:|---:|",
     ]
     for r in ran:
         steps = " | ".join(r[step] or "differs" for step in ("forward", "backward", "generate"))
         fell = ", ".join(r["fallbacks"])
-        lines.append(f"| {r['kind']} | {r['model']} | {steps} | {fell} | {r['plans']} | {r['seconds']} |")
+        lines.append(f"| {r['kind']} | {r['model']} | {steps} | {fell} | {r['draws']} | {r['seconds']} |")
     lines += ["", "## Not run", "", *(f"* `{r['kind']}` ({r['model']}): {_short(r['reason'])}" for r in idle), ""]
     return "\n".join(lines), not wrong
 

@@ -84,7 +84,7 @@ class Compiler:
         request = {"program": str(file), "replicas": replicas, "partitions": partitions}
         kept = {name: folder / name for name in ("executable", "optimized")} if keep else {}
         answer = self._ask({"compile": request | {name: str(path) for name, path in kept.items()}})
-        if needed(answer.get("error", "")) and (replicas, partitions) == (1, 1):
+        if needed(answer.get("error", "")) and (replicas, partitions) == (1, 1) and self.topology != LARGER:
             answer |= self._elsewhere(request)
         if "error" not in answer:
             answer |= {name: path.read_bytes() for name, path in kept.items()}
