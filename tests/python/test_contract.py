@@ -105,6 +105,10 @@ def test_libraries_stay_as_they_are_if_asked(run_python):
         "except Exception as error: print(type(error).__name__)\n"
     )
     assert run_python(code).stdout.split() == ["tpu", "tpu"]
+    # whoever brings torch in
+    for first in ("accelerate.state", "accelerate.utils.modeling", "safetensors.torch", "transformers"):
+        done = run_python(f"import {first}\n" + code)
+        assert (done.stdout.split(), done.stderr) == (["tpu", "tpu"], "")
     assert run_python(code, TORCH_TPU_ADAPT="0").stdout.split() == ["cpu", "SafetensorError"]
 
 

@@ -217,7 +217,9 @@ impl Device {
         let mut seen = see(form, settings, args);
         // who asks for an explanation wants Python lines: asking Meta tells them, where PyTorch has a rule
         let explain = self.explain.is_on() && form.entry.def.shapes.is_none();
-        let sig = match r.sigs.get(&seen.id).cloned() {
+        // a graph is recorded once: its places stay, whatever ran before
+        let lasting = |sig: &Arc<Sig>| sig.moving.is_empty() || !capture::is_open();
+        let sig = match r.sigs.get(&seen.id).cloned().filter(lasting) {
             Some(sig) if !(explain && sig.site.is_empty() && sizes.is_none() && sig.moving.is_empty()) => sig,
             Some(_) => return Ok(Outcome::NeedMeta),
             None if let Some(sig) = self.moving(&mut r, form, settings, args, &seen, sizes) => sig,
@@ -336,7 +338,7 @@ impl Device {
         sizes: Option<&Sizes>,
     ) -> Option<Arc<Sig>> {
         if sizes.is_some() || capture::is_open() {
-            return None; // a graph is recorded once
+            return None;
         }
         let id = family(form, settings, args);
         let family = r.families.get_mut(&id)?;
