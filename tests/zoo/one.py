@@ -2,19 +2,25 @@
 
 import copy
 import inspect
+import signal
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import feed
 import recipe
 import torch
+import vision
 from torch.testing._comparison import default_tolerances
 
 # A result may be this many times as far from the float64 one as the CPU's is.
 NEAR = 2
 TOKENS = 8
+ATTEMPT = 10
+"""Seconds that a tiny model's forward may take on the CPU."""
 # Where one rounding decides a maximum or the side of a ReLU, gradients jump, on the CPU as well: what differs is asked
 # again with other weights, so often in all.
 DRAWS = 3
@@ -196,30 +202,53 @@ def compared(row: Row, cpu: torch.nn.Module, inputs: dict[str, Any], compiled: b
         row.compiled = held(got, floats(output), lambda: floats(exactly(outputs, exact, wide)), names)
 
 
+@contextmanager
+def within(seconds: int):
+    """Raises TimeoutError in what takes longer: such a model is not tiny."""
+
+    def late(*_):
+        raise TimeoutError(f"more than {seconds} s for a forward on the CPU")
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
 def running(kind: str, cls: type) -> tuple[torch.nn.Module, dict[str, Any], Any]:
     """A tiny model that runs on the CPU, its inputs and what it gives."""
-    problem = None
-    for cpu in recipe.tiny(kind, cls):
+    network = isinstance(cls, vision.Network)
+    problem = built = None
+    for cpu in cls.tiny() if network else recipe.tiny(kind, cls):
         if isinstance(cpu, Exception):
-            problem = problem or cpu
+            built = built or cpu
             continue
         quiet(cpu)
         settle(cpu)
-        for inputs in recipe.ways(cpu):
+        for inputs in cls.ways(cpu) if network else feed.ways(cpu):
             try:
-                with torch.no_grad():
+                with torch.no_grad(), within(ATTEMPT):
                     output = outputs(cpu, inputs)
+            except TimeoutError as error:
+                problem = error
+                break
             except Exception as error:
                 problem = problem or error
                 continue
             if numbers(floats(output)):
                 return cpu, inputs, output
-    raise problem or ValueError("no way to feed it")
+    raise problem or built or ValueError("no way to feed it")
 
 
 def generated(cpu, device, inputs, there) -> str:
     """The same tokens."""
-    if not cpu.can_generate() or "generation_config" not in inspect.signature(cpu.generate).parameters:
+    if (
+        not hasattr(cpu, "generate")
+        or not cpu.can_generate()
+        or "generation_config" not in inspect.signature(cpu.generate).parameters
+    ):
         return "-"
     settings = {"max_new_tokens": TOKENS, "min_new_tokens": TOKENS, "do_sample": False, "pad_token_id": 0}
 

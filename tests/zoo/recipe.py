@@ -1,11 +1,11 @@
 """A tiny model of every architecture in transformers: its own configuration with small numbers, its own kind of input.
 
-Nothing here knows an architecture: numbers are made small by the names that configurations share, inputs are found by
-the names of `forward`'s arguments, and of several ways to feed a model the first that runs on the CPU is taken.
+Nothing here knows an architecture: numbers are made small by the names that configurations share; inputs are found by
+the names of `forward`'s arguments (`feed.py`), and of several ways to make and feed a model the first that runs on the
+CPU is taken.
 """
 
 import copy
-import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +16,6 @@ from transformers.models.auto import modeling_auto as auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 VOCABULARY = 120
-BATCH, LENGTH, TARGET = 2, 10, 6
 
 # Most specific first: what is generated from, then what has a loss, then the bare model.
 HEADS = (
@@ -71,14 +70,28 @@ WIDTH = re.compile(
     r"size|dim|width|channels|embd|d_model|d_ff|d_kv|rank|inner|hidden|filters|units|features|d_state|d_head"
 )
 NO_WIDTH = re.compile(
-    r"vocab|image|patch|kernel|window|batch|stride|pool|crop|temporal|spatial|group|type|chunk|num_|n_|grid|block"
+    r"vocab|image|patch|kernel|window|batch|stride|pool|crop|temporal|spatial|group|type|chunk|^num_|^n_|grid|block"
 )
 FACTOR = 8
 LARGEST = 120_000_000
 """Parameters that a tiny model may have."""
 
+# Small numbers for what a configuration leaves open or derives from others.
+FILLED: dict[str, Any] = {
+    "head_dim": 8, "num_key_value_heads": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2,
+    "rope_theta": 10000.0, "attn_layer_indices": [1], "attn_layer_offset": 1, "attn_layer_period": 2,
+    "expert_layer_offset": 1, "expert_layer_period": 2, "prediction_length": 4, "context_length": 8,
+    "lags_sequence": [1, 2],
+    "rotary_dim": 8, "mask_token_id": 4, "mlp_layer_types": None, "num_kv_shared_layers": 0,
+}  # fmt: skip
+
 # How a configuration is made small, and the attention; the first that gives a model which runs on the CPU is taken.
-WAYS = (("small", "sdpa"), ("divided", "sdpa"), ("divided", "eager"), ("small", "eager"), ("shallow", "eager"))
+WAYS = (
+    ("small", "sdpa"), ("divided", "sdpa"), ("divided", "eager"), ("small", "eager"),
+    ("filled", "eager"), ("built", "eager"), ("narrow", "eager"), ("shallow", "eager"),
+)  # fmt: skip
+BUILT = ("built", "narrow")
+"""Made by the constructor from small numbers, which derives the rest; the others get small numbers afterwards."""
 
 
 def kinds() -> dict[str, type[PreTrainedModel]]:
@@ -102,20 +115,62 @@ def shrink(config: PreTrainedConfig, how: str) -> PreTrainedConfig:
         new = _smaller(name, value, how)
         if new is not value:
             _set(config, name, new)
-    for rope in (getattr(config, "rope_parameters", None), getattr(config, "rope_scaling", None)):
-        if isinstance(rope, dict) and "mrope_section" in rope:
-            small = [2, 1, 1] if how == "small" else [n // FACTOR for n in rope["mrope_section"]]
-            rope["mrope_section"] = rope["mrope_section"] if how == "shallow" else small
+    _sections(config)
+    _heads(config)
     for name, value in (("use_cache", True), ("return_dict", True)):
         if hasattr(config, name):
             _set(config, name, value)
     return config
 
 
+def _sections(config: PreTrainedConfig) -> None:
+    """Rotary embeddings of several axes share the half of a head's width between them."""
+    heads, width = (getattr(config, name, None) for name in ("num_attention_heads", "hidden_size"))
+    head, rope = getattr(config, "head_dim", None), getattr(config, "rope_parameters", None)
+    if head is None and isinstance(heads, int) and isinstance(width, int) and heads:
+        head = width // heads
+    if isinstance(rope, dict) and isinstance(head, int) and head >= 4:
+        half, own = int(head * rope.get("partial_rotary_factor", 1.0)) // 2, rope.get("mrope_section") or [0, 1, 1]
+        quarter = half // 4
+        rest = half - 2 * quarter
+        rope["mrope_section"] = [quarter, quarter, rest] if own[0] == own[1] else [rest, quarter, quarter]
+
+
+def _heads(config: PreTrainedConfig) -> None:
+    """As many heads as divide the width, where what was made small does not fit together."""
+    width = next(
+        (w for n in ("hidden_size", "d_model", "embed_dim") if isinstance(w := getattr(config, n, 0), int) and w), 0
+    )
+    for name, value in list(vars(config).items()):
+        if name.endswith("attention_heads") and isinstance(value, int) and value and width and width % value:
+            _set(config, name, next(n for n in (4, 2, 1) if width % n == 0))
+
+
+def built(cls: type[PreTrainedConfig], how: str) -> PreTrainedConfig:
+    """What the constructor makes of small numbers."""
+    return cls(**_changes(cls(), how))
+
+
+def _changes(config: PreTrainedConfig, how: str) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    for name, value in vars(config).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(value, PreTrainedConfig):
+            changes[name] = {"model_type": value.model_type, **_changes(value, how)}
+        elif name not in ("layer_types", "mlp_layer_types", "layers_block_type", "block_types"):
+            new = _smaller(name, value, how)
+            if new is not value:
+                changes[name] = new
+    return changes
+
+
 def _smaller(name: str, value: Any, how: str) -> Any:
     if isinstance(value, PreTrainedConfig):
         return shrink(value, how)
     whole = isinstance(value, int) and not isinstance(value, bool)
+    if how in ("filled", "built") and name in FILLED and (value is None or how == "built" or (whole and value > 4)):
+        return FILLED[name]
     if name.endswith("_token_id"):
         if whole and value >= VOCABULARY:
             return VOCABULARY - 1 - sum(map(ord, name)) % 40
@@ -123,13 +178,15 @@ def _smaller(name: str, value: Any, how: str) -> Any:
     if name in ("layer_types", "mlp_layer_types", "block_types", "layers_block_type") and isinstance(value, list):
         return _spread(value, 2)
     width = bool(WIDTH.search(name) and not NO_WIDTH.search(name))
-    if how == "small":
+    if how == "narrow" and not width:
+        return SMALL[name] if whole and "vocab" in name and name in SMALL else value
+    if how in ("small", "filled", "built"):
         if name == "image_size" and isinstance(value, list | tuple):
             return type(value)(32 for _ in value)
         if whole and name in SMALL and (name in ("sliding_window", "max_length") or value > SMALL[name]):
             return SMALL[name]
         return value
-    if how == "divided" and width:
+    if how in ("divided", "narrow") and width:
         if whole and value >= 4 * FACTOR and value % FACTOR == 0:
             return value // FACTOR
         numbers = isinstance(value, list | tuple) and all(isinstance(v, int) for v in value)
@@ -155,11 +212,17 @@ def _spread(value: list[Any], count: int) -> list[Any]:
 
 
 def configuration(kind: str, model: type[PreTrainedModel], how: str, attention: str) -> PreTrainedConfig:
-    config = CONFIG_MAPPING[kind]()
-    wanted = model.config_class
-    if wanted is not None and not isinstance(config, wanted):
-        config = wanted()
-    config = shrink(config, how)
+    make = CONFIG_MAPPING[kind]
+    if model.config_class is not None and not issubclass(make, model.config_class):
+        make = model.config_class
+    if how in BUILT:
+        config = built(make, how)
+        _sections(config)
+        for part in vars(config).values():
+            if isinstance(part, PreTrainedConfig):
+                _sections(part)
+    else:
+        config = shrink(make(), how)
     config._attn_implementation = attention
     return config
 
@@ -177,88 +240,3 @@ def tiny(kind: str, cls: type[PreTrainedModel]) -> Iterator[PreTrainedModel | Ex
             yield cls(config)
         except Exception as error:
             yield error
-
-
-# ---------------------------------------------------------------- inputs
-
-
-def _first(config: PreTrainedConfig, *names: str, default: Any = None) -> Any:
-    """The first of these that the configuration or one of its parts has."""
-    parts = [config, *(v for v in vars(config).values() if isinstance(v, PreTrainedConfig))]
-    for part in parts:
-        for name in names:
-            if (value := getattr(part, name, None)) is not None:
-                return value
-    return default
-
-
-def _words(length: int, low: int = 3) -> torch.Tensor:
-    return torch.randint(low, 70, (BATCH, length))
-
-
-def _picture(config: PreTrainedConfig, size: int | None) -> torch.Tensor:
-    side = size or _first(config, "image_size", "img_size", default=32)
-    height, width = side if isinstance(side, list | tuple) else (side, side)
-    return torch.rand(BATCH, _first(config, "num_channels", "in_channels", "in_chans", default=3), height, width)
-
-
-def ways(model: PreTrainedModel) -> Iterator[dict[str, Any]]:
-    """Inputs to try, the likeliest first."""
-    config, takes = model.config, inspect.signature(model.forward).parameters
-    decoder = {"decoder_input_ids": _words(TARGET)} if "decoder_input_ids" in takes else {}
-    if model.main_input_name == "input_values" or "input_values" in takes:
-        mels, frames = _first(config, "num_mel_bins", default=16), _first(config, "max_length", default=20)
-        for shape in ((BATCH, 4000), (BATCH, frames, mels), (BATCH, 1, 4000), (BATCH, 2, 4000)):
-            yield {"input_values": torch.randn(shape), **decoder}
-    if "input_features" in takes:
-        mels = _first(config, "num_mel_bins", "input_feat_per_channel", "feature_size", "input_dim", default=16)
-        for shape in ((BATCH, mels, 128), (BATCH, 64, mels), (BATCH, 1, 64, mels), (BATCH, 64, 160)):
-            ones = {"attention_mask": torch.ones(BATCH, 64, dtype=torch.long)} if shape[1] == 64 else {}
-            yield {"input_features": torch.randn(shape), **decoder}
-            if "attention_mask" in takes and ones:
-                yield {"input_features": torch.randn(shape), **ones, **decoder}
-    if "pixel_values_videos" in takes:
-        for frames in (_first(config, "num_frames", "frames_per_clip", default=4), 4, 16):
-            yield {"pixel_values_videos": torch.rand(BATCH, frames, 3, *_picture(config, None).shape[2:])}
-    if "pixel_values" in takes:
-        text = {"input_ids": _words(LENGTH)} if "input_ids" in takes else {}
-        for size in (None, 32, 64, 128, 224):
-            picture = {"pixel_values": _picture(config, size)}
-            if "input_ids" not in takes or takes["pixel_values"].default is inspect.Parameter.empty:
-                yield {**picture, **text, **decoder}
-            elif model.main_input_name == "pixel_values" or size is None:
-                yield {**picture, **text, **decoder}
-                yield {**picture, **decoder}
-        for frames in (4, 8, 16):
-            yield {"pixel_values": torch.rand(BATCH, frames, 3, *_picture(config, None).shape[2:])}
-    if "grid_thw" in takes or "image_grid_thw" in takes:
-        # patches in rows, and how they lie in the picture
-        patch, time = _first(config, "patch_size", default=8), _first(config, "temporal_patch_size", default=1)
-        channels = _first(config, "in_channels", "in_chans", "num_channels", default=3)
-        for width in (channels * time * patch * patch, channels * patch * patch):
-            rows, grid = torch.rand(16, width), torch.tensor([[1, 4, 4]])
-            for name in ("hidden_states", "pixel_values"):
-                if name in takes and "grid_thw" in takes:
-                    yield {name: rows, "grid_thw": grid}
-    if "input_ids" in takes:
-        mask = {"attention_mask": torch.ones(BATCH, LENGTH, dtype=torch.long)} if "attention_mask" in takes else {}
-        for length in (LENGTH, 16, 64):
-            more = {"attention_mask": torch.ones(BATCH, length, dtype=torch.long)} if mask else {}
-            yield {"input_ids": _words(length), **more, **decoder}
-            yield {"input_ids": _words(length), **more}
-        boxes = torch.tensor([1, 2, 5, 7]).expand(BATCH, LENGTH, 4).contiguous()
-        yield {"input_ids": _words(LENGTH), "bbox": boxes, **mask, **decoder}
-        yield {"input_ids": _words(LENGTH), "bbox": boxes, "pixel_values": _picture(config, None), **mask}
-    past = _first(config, "context_length", "input_size", "prediction_length", default=32)
-    for shape in ((BATCH, past), (BATCH, past, _first(config, "num_input_channels", default=1)), (BATCH, 2 * past + 8)):
-        if "past_values" in takes:
-            yield {"past_values": torch.rand(shape)}
-            if "past_time_features" in takes:
-                features = torch.rand(*shape[:2], _first(config, "num_time_features", default=1))
-                yield {"past_values": torch.rand(shape), "past_time_features": features,
-                       "past_observed_mask": torch.ones(shape)}  # fmt: skip
-    if "hidden_states" in takes:
-        yield {"hidden_states": torch.rand(BATCH, LENGTH, 32)}
-    if "inputs" in takes:
-        yield {"inputs": _words(LENGTH)}
-        yield {"inputs": torch.rand(BATCH, LENGTH, _first(config, "d_model", default=32))}

@@ -21,6 +21,7 @@ os.environ.setdefault("TORCH_TPU_FALLBACK", "silent")
 import one
 import recipe
 import table
+import vision
 
 LIMIT = 240
 """Seconds a type may take."""
@@ -47,7 +48,7 @@ def sweep(kinds: dict[str, type], rows: dict[str, dict], keep: Path, compiled: b
     while waiting or running:
         while waiting and len(running) < jobs:
             kind, cls = waiting.pop(0)
-            file = f"{keep}.{kind}"
+            file = f"{keep}.{kind.replace('/', '.')}"
             running[child(kind, cls, compiled, file)] = (kind, cls, file, time.monotonic())
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
@@ -83,7 +84,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--table", type=Path, help="write docs/models.md")
     options = parser.parse_args()
-    kinds, rows = recipe.kinds(), {}
+    kinds, rows = recipe.kinds() | vision.kinds(), {}
     if options.rows.exists():
         if options.again is None and options.only is None:
             options.rows.unlink()
