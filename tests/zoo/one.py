@@ -168,11 +168,11 @@ def _run(row: Row, cls: type, compiled: bool, begun: Callable[[], None]) -> None
 
 def compared(row: Row, cpu: torch.nn.Module, inputs: dict[str, Any], compiled: bool) -> None:
     """Fills the row; raises Differs."""
+    # Copied before anything runs: some models keep what they compute where `to` does not see it.
+    cpu, exact, device = copy.deepcopy(cpu), copy.deepcopy(cpu).double(), copy.deepcopy(cpu).to("tpu")
     with torch.no_grad():
         output = outputs(cpu, inputs)
     drawn = torch.get_rng_state().tolist() != torch.manual_seed(0).get_state().tolist()
-    exact = copy.deepcopy(cpu).double()
-    device = copy.deepcopy(cpu).to("tpu")
     there, wide = to(inputs, "tpu"), to(inputs, torch.float64)
     names = [f"result {i}" for i in range(len(floats(output)))]
     with torch.no_grad():
@@ -230,7 +230,7 @@ def running(kind: str, cls: type) -> tuple[torch.nn.Module, dict[str, Any], Any]
         for inputs in cls.ways(cpu) if network else feed.ways(cpu):
             try:
                 with torch.no_grad(), within(ATTEMPT):
-                    output = outputs(cpu, inputs)
+                    output = outputs(copy.deepcopy(cpu), inputs)
             except TimeoutError as error:
                 problem = error
                 break

@@ -1,4 +1,4 @@
-"""`make zoo`: every architecture, each in a process of its own; writes docs/models.md.
+"""`make zoo`: every architecture of three libraries, each in a process of its own; writes docs/models.md.
 
     python tests/zoo/run.py [--only TYPE…] [--rows FILE] [--again failed|missing] [--compiled] [--table FILE]
 
@@ -99,7 +99,7 @@ def main() -> int:
         asked = {kind: cls for kind, cls in kinds.items() if kind not in rows or rows[kind]["reason"]}
     options.rows.parent.mkdir(parents=True, exist_ok=True)
     sweep(asked, rows, options.rows, options.compiled, options.jobs)
-    text, good = table.render([rows[kind] for kind in kinds if kind in rows])
+    text, good = table.render([rows[kind] for kind in kinds if kind in rows], LIMIT, one.ATTEMPT)
     if options.table:
         options.table.write_text(text)
     print(text.split("\n## ")[0])
