@@ -196,6 +196,7 @@ def compared(row: Row, cpu: torch.nn.Module, inputs: dict[str, Any], compiled: b
         row.backward = held(got, want, lambda: exactly(gradients, exact, wide)[1], names)
     row.generate = generated(cpu, device, inputs, there)
     if compiled:
+        row.compiled = ""
         with torch.no_grad():
             got = floats(outputs(torch.compile(device), there))
         names = [f"result {i}" for i in range(len(got))]

@@ -1,6 +1,6 @@
 """`make zoo`: every architecture of three libraries, each in a process of its own; writes docs/models.md.
 
-    python tests/zoo/run.py [--only TYPE…] [--rows FILE] [--again failed|missing] [--compiled] [--table FILE]
+    python tests/zoo/run.py [--only TYPE…] [--rows FILE] [--again failed|missing|uncompiled] [--compiled] [--table FILE]
 
 Rows are kept as JSON lines, so that a run can do some types only and the table still has all.
 """
@@ -78,7 +78,7 @@ def sweep(kinds: dict[str, type], rows: dict[str, dict], keep: Path, compiled: b
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", nargs="*", help="these types")
-    parser.add_argument("--again", choices=["failed", "missing"], help="what the rows have as failed, or do not have")
+    parser.add_argument("--again", choices=["failed", "missing", "uncompiled"], help="which of the rows")
     parser.add_argument("--rows", type=Path, default=Path("target/zoo.jsonl"), help="where rows are kept")
     parser.add_argument("--compiled", action="store_true", help="torch.compile too")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
@@ -97,6 +97,8 @@ def main() -> int:
         asked = {kind: cls for kind, cls in kinds.items() if kind not in rows}
     elif options.again == "failed":
         asked = {kind: cls for kind, cls in kinds.items() if kind not in rows or rows[kind]["reason"]}
+    elif options.again == "uncompiled":
+        asked = {kind: cls for kind, cls in kinds.items() if kind in rows and table.compiles(rows[kind])}
     options.rows.parent.mkdir(parents=True, exist_ok=True)
     sweep(asked, rows, options.rows, options.compiled, options.jobs)
     text, good = table.render([rows[kind] for kind in kinds if kind in rows], LIMIT, one.ATTEMPT)

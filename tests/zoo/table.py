@@ -11,8 +11,8 @@ of every family in timm 1.0 and torchvision 0.29 is run as it is, on small pictu
 `assert_close` at its defaults; *near* means that the largest error against a float64 run of the same model is at most
 twice the CPU's, give or take the tolerance; *drawn* are models that draw random numbers when they run, of which sizes
 are compared. Where one rounding decides a maximum or the side of a ReLU, gradients jump, on the CPU as well, so what
-differs is asked again with other weights, three times in all. Each type runs in a process of its own with a limit
-of {limit} s. The recipe (`tests/zoo/recipe.py`, `feed.py`) knows no architecture; where it finds no configuration and
+differs is asked again with other weights, three times in all. *compiled* is the forward under `torch.compile`. Each
+type runs in a process of its own with a limit of {limit} s. The recipe (`tests/zoo/recipe.py`, `feed.py`) knows no architecture; where it finds no configuration and
 input that the CPU takes within {attempt} s, the type is listed as not run.
 
 """
@@ -22,6 +22,11 @@ LIBRARIES = ("transformers", "timm", "torchvision")
 
 def library(row: dict[str, Any]) -> str:
     return row["kind"].split("/")[0] if "/" in row["kind"] else "transformers"
+
+
+def compiles(row: dict[str, Any]) -> bool:
+    """Whether it is worth a try under torch.compile, and has had none."""
+    return row["ran_on_cpu"] and not row["reason"] and row["forward"] != "drawn" and row["compiled"] == "-"
 
 
 def render(rows: list[dict[str, Any]], limit: int, attempt: int) -> tuple[str, bool]:
@@ -44,11 +49,11 @@ def render(rows: list[dict[str, Any]], limit: int, attempt: int) -> tuple[str, b
         "",
         "## Run",
         "",
-        "| type | class | forward | backward | generate | fallbacks | weights | s |",
-        "|---|---|---|---|---|---|---:|---:|",
+        "| type | class | forward | backward | generate | compiled | fallbacks | weights | s |",
+        "|---|---|---|---|---|---|---|---:|---:|",
     ]
     for r in ran:
-        steps = " | ".join(r[step] or "differs" for step in ("forward", "backward", "generate"))
+        steps = " | ".join(r[step] or "differs" for step in ("forward", "backward", "generate", "compiled"))
         fell = ", ".join(r["fallbacks"])
         lines.append(f"| {r['kind']} | {r['model']} | {steps} | {fell} | {r['draws']} | {r['seconds']} |")
     lines += ["", "## Not run", "", *(f"* `{r['kind']}` ({r['model']}): {_short(r['reason'])}" for r in idle), ""]
@@ -57,8 +62,8 @@ def render(rows: list[dict[str, Any]], limit: int, attempt: int) -> tuple[str, b
 
 TOTALS = (
     "asked", "run on the CPU", "agree on the device in values", "agree in sizes only (*drawn*)",
-    "of these every step *close*", "generate the same tokens", "agree with other weights than the first",
-    "use a CPU fallback", "end the process",
+    "of these every step *close*", "generate the same tokens", "asked under `torch.compile` too",
+    "of these agree compiled", "agree with other weights than the first", "use a CPU fallback", "end the process",
 )  # fmt: skip
 
 
@@ -70,6 +75,8 @@ def _totals(rows: list[dict[str, Any]]) -> tuple[str, ...]:
     counts = (
         sum("near" not in (r["forward"], r["backward"]) for r in agree),
         sum(r["generate"] == "close" for r in agree),
+        sum(r["compiled"] != "-" for r in ran),
+        sum(r["compiled"] in ("close", "near") for r in ran),
         sum(r["draws"] > 1 for r in agree),
         sum(bool(r["fallbacks"]) for r in ran),
         sum("KILLED" in r["reason"] for r in rows),
