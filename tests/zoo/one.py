@@ -119,6 +119,12 @@ def gradients(model, inputs) -> tuple[list[str], list[torch.Tensor]]:
     return [name for name, _ in pairs], [grad.clone() for _, grad in pairs]
 
 
+def named(wanted: list[str], names: list[str], tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Those: a model that keeps what it computed without gradients has fewer of them the second time."""
+    found = dict(zip(names, tensors))
+    return [found[name] for name in wanted]
+
+
 def quiet(model) -> None:
     """No dropout and no dropped layers: two devices draw different numbers."""
     model.eval()
@@ -170,6 +176,8 @@ def compared(row: Row, cpu: torch.nn.Module, inputs: dict[str, Any], compiled: b
     """Fills the row; raises Differs."""
     # Copied before anything runs: some models keep what they compute where `to` does not see it.
     cpu, exact, device = copy.deepcopy(cpu), copy.deepcopy(cpu).double(), copy.deepcopy(cpu).to("tpu")
+    if hasattr(exact, "set_experts_implementation"):
+        exact.set_experts_implementation("eager")  # the CPU's grouped product takes no float64
     with torch.no_grad():
         output = outputs(cpu, inputs)
     drawn = torch.get_rng_state().tolist() != torch.manual_seed(0).get_state().tolist()
@@ -193,14 +201,35 @@ def compared(row: Row, cpu: torch.nn.Module, inputs: dict[str, Any], compiled: b
         got_names, got = gradients(device, there)
         if got_names != names:
             raise Differs("gradients of other parameters than on the CPU")
-        row.backward = held(got, want, lambda: exactly(gradients, exact, wide)[1], names)
+        row.backward = held(got, want, lambda: named(names, *exactly(gradients, exact, wide)), names)
     row.generate = generated(cpu, device, inputs, there)
     if compiled:
         row.compiled = ""
+        row.compiled = under_compile(
+            cpu, device, inputs, there, floats(output), lambda: floats(exactly(outputs, exact, wide))
+        )
+
+
+def under_compile(cpu, device, inputs, there, want: list[torch.Tensor], exact) -> str:
+    """The forward under torch.compile: as eager, or as the CPU's where tracing alone changes what a model computes.
+    `-` if the CPU's can't be traced either."""
+
+    def asked(model, given, **options) -> list[torch.Tensor]:
         with torch.no_grad():
-            got = floats(outputs(torch.compile(device), there))
-        names = [f"result {i}" for i in range(len(got))]
-        row.compiled = held(got, floats(output), lambda: floats(exactly(outputs, exact, wide)), names)
+            return floats(outputs(torch.compile(model, **options), given))
+
+    names = [f"result {i}" for i in range(len(want))]
+    try:
+        return held(asked(device, there), want, exact, names)
+    except Exception:
+        torch.compiler.reset()
+        try:
+            traced = asked(cpu, inputs, backend="aot_eager")
+        except Exception:
+            return "-"
+        if all(torch.allclose(t, w, equal_nan=True) for t, w in zip(traced, want)):
+            raise
+        return held(asked(device, there), traced, lambda: [t.double() for t in traced], names)
 
 
 @contextmanager
