@@ -293,6 +293,55 @@ def test_an_index_out_of_the_true_size_is_an_error():
     assert not exact()
 
 
+def test_results_lie_as_those_of_eager():
+    """So that `view` takes them, and graphs that follow do too, without a program for each size."""
+    first, second = compiled(lambda x: x * 2 + 1), compiled(lambda x: (x.cumsum(1), x.sum(1)))
+    for k, n in enumerate((9, 10, 11, 13, 15, 16)):
+        x = torch.randn(3, n, 2, n, 4)
+        there = marked(x.to("tpu"), n)
+        if k == 2:
+            torch.tpu.synchronize()
+            before = torch.tpu.compile_count()
+        y = first(there)
+        assert y.is_contiguous()
+        sums = second(marked(y, n))
+        flat = y.view(-1, 4)
+        torch.tpu.synchronize()
+        torch.testing.assert_close(flat.cpu(), (x * 2 + 1).view(-1, 4))
+        for got, want in zip(sums, ((x * 2 + 1).cumsum(1), (x * 2 + 1).sum(1)), strict=True):
+            assert got.stride() == want.stride()
+            torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4)
+    assert torch.tpu.compile_count() == before
+    assert not exact()
+
+
+def test_results_that_are_differentiated_lie_as_those_of_eager():
+    run = compiled(lambda x: (x.exp(), x.sin()))
+    for n in (3, 5, 6, 7, 8):
+        x = torch.randn(2, n, 4)
+        here, there = x.clone().requires_grad_(), marked(x.to("tpu"), n).requires_grad_()
+        y = run(there)[0]
+        y.view(-1, 4).square().sum().backward()
+        here.exp().view(-1, 4).square().sum().backward()
+        assert there.grad.is_contiguous()
+        torch.testing.assert_close(there.grad.cpu(), here.grad, rtol=1e-4, atol=1e-4)
+    assert not exact()
+
+
+def test_a_size_that_falls_as_another_grows():
+    run = compiled(lambda x, y: (y[:, x.shape[0] :] * 2, y[:, : x.shape[0] % 3] + 1, x + 1))
+    for n in (5, 6, 7, 9, 12, 13):
+        x, y = data(n, 2), data(4, 20)
+        torch._dynamo.mark_dynamic(x, 0)
+        for got, want in zip(run(x, y), (y[:, n:] * 2, y[:, : n % 3] + 1, x + 1), strict=True):
+            close(got, want)
+    run = compiled(lambda n, x: (x * n).cumsum(-1))
+    for n in (5, 6, 7, 12, 13, 17):
+        x = data(2, 20 - n)
+        torch._dynamo.maybe_mark_dynamic(x, 1)
+        close(run(n, x), (x * n).cumsum(-1), rtol=1e-4, atol=1e-5)
+
+
 BY_SIZE = {
     "another dtype": lambda x: x.view(torch.int32) + 1,
     "norm over all": lambda x: F.layer_norm(x, x.shape),

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
 
 from torch_tpu._compile.program import Program
 
@@ -39,8 +40,15 @@ def _boxed(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[[lis
     return Program(graph)
 
 
+def _forward(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[[list[Any]], Sequence[Any]]:
+    """Of a graph that is differentiated: after what it returns it gives what the backward graph needs."""
+    context = TracingContext.try_get()
+    seen = None if context is None or context.fw_metadata is None else context.fw_metadata.num_forward
+    return Program(graph, seen)
+
+
 _aot = aot_autograd(
-    fw_compiler=_boxed,
+    fw_compiler=_forward,
     bw_compiler=_boxed,
     inference_compiler=_boxed,
     partition_fn=min_cut_rematerialization_partition,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +13,11 @@ from torch.fx import Node
 from torch_tpu import _C
 from torch_tpu._compile.pieces import DevicePiece, begin, recording, stored
 from torch_tpu._compile.pieces import run as run_exactly
-from torch_tpu._compile.rooms import BY_NAME, Rooms, Roomy, number_of, room, run, symbols_of
+from torch_tpu._compile.rooms import BY_NAME, NoRule, Rooms, Roomy, number_of, room, run, symbols_of
+from torch_tpu._compile.rooms.core import Dim, Part, is_loose, room_of
+
+HANDED = "handed out"
+"""Marks nodes whose values the program's caller sees: they lie in memory as eager's do."""
 
 
 @dataclass
@@ -24,6 +28,7 @@ class Room:
     shapes: list[list[int] | None]  # of the inputs with dynamic sizes
     sizes: Callable[..., Sequence[Any]] = tuple  # of what is made (or the number it is), from the true sizes
     last: Sequence[int] = ()  # the true sizes of the last call
+    packed: set[int] = field(default_factory=set)  # inputs that have come packed
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class DynamicPiece(DevicePiece):
         known = {*takes, *gives}
         self.views = {node: chain for node in gives if (chain := _views(node)) and _base(chain[0]) in known}
         self.made = [node for node in gives if node not in self.views]
+        self.packed = [bool(node.meta.get(HANDED)) for node in self.made]
         self.shapes = [fake.shape if isinstance(fake, torch.Tensor) else None for fake in fakes]
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
@@ -70,12 +76,15 @@ class DynamicPiece(DevicePiece):
         found = self.rooms.get(key)
         if found is None:
             rooms = Rooms(dict(zip(self.where, key)), {})
-            shapes = [None if s is None or not _is_dynamic(s) else rooms.shape(s) for s in self.shapes]
+            try:
+                shapes = [None if s is None or not _is_dynamic(s) else rooms.shape(s) for s in self.shapes]
+            except NoRule as why:
+                self.reason = str(why)
+                return super().__call__(args)
             found = self.rooms[key] = Room(_C.Graph(), shapes)
         found.last = sizes
         with torch.no_grad():
-            given = zip(args, found.shapes, self.shapes)
-            tensors = [_placed(x, room) for x, room, shape in given if shape is not None] + [_number(n) for n in sizes]
+            tensors = [*self._given(found, args), *map(_number, sizes)]
         results = found.graph(tensors)
         if results is None:
             try:
@@ -85,9 +94,19 @@ class DynamicPiece(DevicePiece):
                 return super().__call__(args)
             results = found.graph(tensors)
             assert results is not None, "a graph was not kept"
-        shapes, rest = found.sizes(*sizes), iter(results)
-        made = [_sized(next(rest), shape) if isinstance(shape, tuple) else shape for shape in shapes]
+        shapes, rest = zip(found.sizes(*sizes), self.packed), iter(results)
+        made = [_sized(next(rest), s, packed) if isinstance(s, tuple) else s for s, packed in shapes]
         return self._with_views(args, made) if self.views else made
+
+    def _given(self, found: Room, args: Sequence[Any]) -> list[torch.Tensor]:
+        """The tensors among the inputs as the plan takes them."""
+        tensors = []
+        for k, (x, place, shape) in enumerate(zip(args, found.shapes, self.shapes)):
+            if shape is not None:
+                tensors.append(_placed(x, place, shape, k in found.packed))
+                if place is not None and list(tensors[-1].shape) != place:
+                    found.packed.add(k)
+        return tensors
 
     def report(self) -> list[dict[str, tuple[int, int]]]:
         """For each room the sizes of its last call and what it has place for, by symbol."""
@@ -112,16 +131,17 @@ class DynamicPiece(DevicePiece):
                 if shape is None:
                     values[node] = number_of(node.meta["val"])
                 else:
-                    values[node] = Roomy(next(rest), rooms.dims(shape))
+                    values[node] = _unpacked(rooms, next(rest), rooms.dims(shape))
             for node in self.nodes:
                 begin(node)
                 values[node] = run(rooms, node, values)
             sizes = []
-            for value in map(values.__getitem__, self.made):
+            for node, packed in zip(self.made, self.packed):
+                value = values[node]
                 if isinstance(value, sympy.Expr):
                     sizes.append(value)
                     continue
-                x, shape = rooms.output(value)
+                x, shape = _packed(rooms, value) if packed else rooms.output(value)
                 outs.append(stored(x).contiguous())
                 sizes.append(tuple(shape))
             into.sizes = sympy.lambdify(list(self.where), sizes, [BY_NAME, "math"])
@@ -132,10 +152,11 @@ class DynamicPiece(DevicePiece):
         within = [max(n - 1, 1) for n in key]
         numbers = dict(zip(self.where, within))
         metas, rest = [], iter(outs)
-        for shape in into.sizes(*within):
+        for shape, packed in zip(into.sizes(*within), self.packed):
             if isinstance(shape, tuple):
                 x = next(rest)
-                metas.append(torch.empty_strided(shape, x.stride(), dtype=x.dtype, device="meta"))
+                strides = _strides(shape) if packed else x.stride()
+                metas.append(torch.empty_strided(shape, strides, dtype=x.dtype, device="meta"))
             else:
                 metas.append(shape)
         values = dict(zip(self.made, metas))
@@ -191,11 +212,44 @@ def _base(node: Node) -> Node:
     return node
 
 
-def _sized(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+def _sized(x: torch.Tensor, shape: tuple[int, ...], packed: bool) -> torch.Tensor:
     """x with its valid front alone, in the memory of its room."""
     if x.shape != shape:
-        x.set_(x.untyped_storage(), x.storage_offset(), shape, x.stride())
+        x.set_(x.untyped_storage(), x.storage_offset(), shape, _strides(shape) if packed else x.stride())
     return x
+
+
+def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Those of a contiguous tensor."""
+    return torch.empty(shape, device="meta").stride()
+
+
+def _packed(rooms: Rooms, x: Any) -> tuple[torch.Tensor, list[sympy.Expr]]:
+    """A result whose elements follow each other as those of a contiguous tensor of its true sizes do. Its dimensions up
+    to the last dynamic one are one."""
+    tensor, shape = rooms.output(x)
+    dims = tuple((Part(n, s if s.free_symbols else None),) for n, s in zip(tensor.shape, shape))
+    head = max((d + 1 for d, dim in enumerate(dims) if is_loose(dim)), default=0)
+    if head:
+        merged = sum(dims[:head], ())
+        whole = Roomy(tensor.reshape(room_of(merged), *tensor.shape[head:]), (merged, *dims[head:]))
+        tensor = rooms.laid(whole, 0, _front(merged)).tensor
+    return tensor, shape
+
+
+def _unpacked(rooms: Rooms, x: torch.Tensor, dims: tuple[Dim, ...]) -> Roomy:
+    """An input at its room: as it is, or from a packed one."""
+    sizes = [room_of(dim) for dim in dims]
+    if list(x.shape) != sizes:
+        head = len(dims) - x.dim() + 1
+        merged = sum(dims[:head], ())
+        x = rooms.laid(Roomy(x, (_front(merged), *dims[head:])), 0, merged).tensor.reshape(sizes)
+    return Roomy(x, dims)
+
+
+def _front(merged: Dim) -> Dim:
+    """One part with all valid places first."""
+    return (Part(room_of(merged), math.prod((part.true for part in merged), start=sympy.Integer(1))),)
 
 
 def _is_dynamic(shape: Sequence[Any]) -> bool:
@@ -207,16 +261,22 @@ def _number(n: int) -> torch.Tensor:
     return torch.tensor(n).to("tpu")
 
 
-def _placed(x: torch.Tensor, shape: list[int] | None) -> torch.Tensor:
-    """x on the device, at the front of a tensor of `shape`. What an earlier graph gave lies in its room already; all
-    else goes through the host, since a program that pads would be one more for each size."""
-    if shape is None or list(x.shape) == shape:
+def _placed(x: torch.Tensor, shape: list[int] | None, fake: Sequence[Any], packed: bool) -> torch.Tensor:
+    """x on the device, at the front of a tensor of `shape` or packed in the memory of one (what fills its room is both:
+    ``packed`` says which). What an earlier graph gave lies there already; all else goes through the host, since a
+    program that pads would be one more for each size."""
+    if shape is None or (list(x.shape) == shape and not packed):
         return x if x.device.type == "tpu" else x.to("tpu")
-    strides = torch.empty(shape, device="meta").stride()
-    count = math.prod(shape) * x.element_size()
-    plain = x.device.type == "tpu" and x.storage_offset() == 0 and x.stride() == strides
-    if plain and x.untyped_storage().nbytes() >= count and not (x.is_conj() or x.is_neg()):
-        return x.as_strided(shape, strides)
+    count, plain = math.prod(shape) * x.element_size(), not (x.is_conj() or x.is_neg())
+    if x.device.type == "tpu" and plain and x.storage_offset() == 0 and x.untyped_storage().nbytes() >= count:
+        if x.stride() == (strides := _strides(shape)) and not packed:
+            return x.as_strided(shape, strides)
+        if x.is_contiguous():
+            head = max(d + 1 for d, n in enumerate(fake) if isinstance(n, torch.SymInt))
+            sizes = [math.prod(shape[:head]), *shape[head:]]
+            return x.as_strided(sizes, _strides(sizes))
+    if list(x.shape) == shape:
+        return x if x.device.type == "tpu" else x.to("tpu")
     whole = torch.zeros(shape, dtype=x.dtype)
     whole[tuple(slice(n) for n in x.shape)] = x.cpu()
     return whole.to("tpu")

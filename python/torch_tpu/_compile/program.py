@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from torch_tpu._compile.dynamic import DynamicPiece
+from torch_tpu._compile.dynamic import HANDED, DynamicPiece
 from torch_tpu._compile.pieces import DevicePiece, HostPiece, Refusal, Values, attribute, is_module
 from torch_tpu._compile.redrawn import RedrawnPiece
 from torch_tpu._compile.rooms import symbols_of
@@ -23,13 +23,17 @@ PROGRAMS: "WeakSet[Program]" = WeakSet()
 class Program:
     """Runs a graph. Takes its inputs as a list, which it empties (AOTAutograd's boxed convention)."""
 
-    def __init__(self, module: torch.fx.GraphModule) -> None:
+    def __init__(self, module: torch.fx.GraphModule, seen: int | None = None) -> None:
+        """``seen``: so many of the first outputs are for the caller (None: all), the rest for the backward graph."""
         self._boxed_call = True  # on the instance: Dynamo's wrappers copy its dict
         graph = module.graph
         self.inputs = graph.find_nodes(op="placeholder")
         self.kept: Values = {n: attribute(n) for n in graph.find_nodes(op="get_attr") if not is_module(n)}
         self.order = list(graph.nodes)
         (self.output,) = graph.find_nodes(op="output")
+        for node in self.output.args[0][:seen]:
+            if isinstance(node, Node):
+                node.meta[HANDED] = True
         self.refused: dict[Node, str] = {}
         self.calls, self.ordinal = 0, next(ORDINALS)
         PROGRAMS.add(self)

@@ -9,6 +9,7 @@ from typing import Any
 import sympy
 import torch
 from torch.utils._sympy import functions
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 # What PyTorch writes sizes with, beside sums and products: on numbers, and on 0-d tensors.
 BY_NAME = {
@@ -71,6 +72,11 @@ def room(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
+def smallest(room: int) -> int:
+    """The smallest size that has this room."""
+    return room // 2 + 1 if room > 1 else 0
+
+
 def expression(size: Any) -> sympy.Expr:
     return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
 
@@ -95,11 +101,20 @@ class Rooms:
     """Runs nodes at given rooms. ``sizes`` are the true sizes as 0-d int64 device tensors."""
 
     def __init__(self, rooms: Mapping[sympy.Symbol, int], sizes: Mapping[sympy.Symbol, torch.Tensor]) -> None:
-        self.rooms, self.sizes = rooms, sizes
+        self.sizes = sizes
+        self.ranges = {symbol: ValueRanges(smallest(room), room) for symbol, room in rooms.items()}
 
     def size(self, expr: Any) -> int:
-        """A size at its room."""
-        return int(sympy.sympify(expr).subs(self.rooms))
+        """The room of a size: the most that it can be. It may fall as another grows.
+
+        Raises:
+            NoRule: nothing bounds it.
+        """
+        expr = sympy.sympify(expr)
+        most = expr if expr.is_Integer else bound_sympy(expr, self.ranges).upper
+        if not most.is_Integer:
+            raise NoRule(f"the size {expr}, which nothing bounds")
+        return int(most)
 
     def dims(self, shape: Sequence[Any]) -> tuple[Dim, ...]:
         """What a (fake) tensor's shape says: symbolic sizes are valid at their front."""
@@ -119,6 +134,8 @@ class Rooms:
             return float(expr)
         if expr.is_Symbol and expr in self.sizes:
             return self.sizes[expr]
+        if expr.is_Pow and expr.exp.is_Integer and expr.exp > 0:
+            expr = sympy.Mul(*[expr.base] * int(expr.exp), evaluate=False)
         parts = [self.true(arg) for arg in expr.args]
         if isinstance(expr, (sympy.Add, sympy.Mul)):
             total = parts[0]
