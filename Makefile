@@ -52,7 +52,7 @@ conformance: setup $(STAMPS)/libtpu ## PyTorch's test data, the TPU compiler, th
 	$(PY) tests/conformance/sweep.py --table docs/conformance.md
 
 zoo: setup $(STAMPS)/ecosystem ## every architecture of three libraries beside the CPU; writes docs/models.md
-	$(PY) tests/zoo/run.py --table docs/models.md
+	$(PY) tests/zoo/run.py --compiled --table docs/models.md
 
 wheel: setup ## build the wheel into dist/ and print its size
 	maturin build --quiet --release --out dist

@@ -11,10 +11,11 @@ of every family in timm 1.0 and torchvision 0.29 is run as it is, on small pictu
 `assert_close` at its defaults; *near* means that the largest error against a float64 run of the same model is at most
 twice the CPU's, give or take the tolerance; *drawn* are models that draw random numbers when they run, of which sizes
 are compared. Where one rounding decides a maximum or the side of a ReLU, gradients jump, on the CPU as well, so what
-differs is asked again with other weights, three times in all. *compiled* is the forward under `torch.compile`. Each
-type runs in a process of its own with a limit of {limit} s. The recipe (`tests/zoo/recipe.py`, `feed.py`) knows no
-architecture; where it finds no configuration and input that the CPU takes within {attempt} s, the type is listed as
-not run.
+differs is asked again with other weights, three times in all. *compiled* is the forward under `torch.compile`,
+beside the CPU's eager one, or beside the CPU's traced one where tracing alone changes what a model computes (`-` where
+the CPU can't trace it). Each type runs in a process of its own with a limit of {limit} s. The recipe
+(`tests/zoo/recipe.py`, `feed.py`) knows no architecture; where it finds no configuration and input that the CPU takes
+within {attempt} s, the type is listed as not run.
 
 """
 
